@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front door to CMake presets. `make help` lists the doors.
+.PHONY: all deps demo check check-c check-py bench install help clean
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+
+all: ## build the library and the command line tool into build/
+	@scripts/deps build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+deps: ## install what building and testing need (root on Debian), or print the one apt line
+	@scripts/deps all
+
+demo: all ## the main job on real input: refused, served and explained
+	@build/rapt-demo examples/data
+
+check: ## all tests: C under ctest, Python under pytest, sanitizers, and the counts in tests/floor.json
+	@scripts/deps all
+	@python3 scripts/check
+
+bench: all ## figures, bars and verdicts of bench/targets.json
+	@build/rapt bench --targets
+
+install: all ## install under PREFIX (default /usr/local)
+	@cmake --install build --prefix $(or $(PREFIX),/usr/local)
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+clean: ## remove build folders
+	@rm -rf build build-asan

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on NumPy arrays: no copies of q, k, v, mask or bias, whatever their strides."""
+
+import numpy as np
+
+from . import _call
+from ._errors import DTYPE, unknown_keyword, wrong
+
+_NAMES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "bool", "uint8": "uint8",
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "float8_e4m3fn": "fp8e4m3",
+    "float8_e5m2": "fp8e5m2",
+}
+_LAYOUTS = ("bhsd", "bshd", "sbhd", "hsd", "shd")
+
+context = _call.Context()
+
+
+class _Codes(dict):
+    """dtype -> number of the core; 0 for a dtype that it has no name for."""
+
+    def __missing__(self, dtype):
+        code = DTYPE[_NAMES[dtype.name]] if dtype.isnative and dtype.name in _NAMES else 0
+        self[dtype] = code
+        return code
+
+
+_codes = _Codes()
+
+
+def _dtype_of(code):
+    name = next(numpy for numpy, core in _NAMES.items() if DTYPE[core] == code)
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _buffer(array, code):
+    """The array as (buffer, dtype). NumPy lends no buffer of a dtype that is not its own, so 16 bits go as integers."""
+    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat16", "float8")):
+        array = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+    return array, code
+
+
+def _tensor(array, name):
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
+    code = _codes[array.dtype]
+    if not code:
+        raise wrong("DTYPE", name, array.dtype.newbyteorder("=").name if not array.dtype.isnative else array.dtype.name,
+                    "a native dtype: float16, bfloat16, float32 or float64")
+    return _buffer(array, code)
+
+
+def _dense(array, name):
+    array = np.ascontiguousarray(array)
+    tensor = _tensor(array, name)
+    return tensor, tensor[1], array.shape
+
+
+def _order(layout, rank):
+    """Memory axis of each logical axis, for arrays whose axes stand in the order of `layout`."""
+    if layout not in _LAYOUTS:
+        raise wrong("UNKNOWN_FIELD", "text", f"layout={layout!r}", "one of " + ", ".join(_LAYOUTS))
+    axes = layout if rank == 4 else layout.replace("b", "")
+    if len(axes) != rank:
+        raise wrong("RANK", "q", rank, "3 or 4, as the layout says")
+    return tuple(axes.index(axis) for axis in ("bhsd" if rank == 4 else "hsd"))
+
+
+def _logical(arrays, order):
+    """q, k, v with their axes in logical order; a batch of 1 is read for every batch entry, by stride 0."""
+    if any(array.ndim != len(order) for array in arrays):
+        return arrays                   # the core refuses it
+    arrays = [array.transpose(order) for array in arrays]
+    if len(order) != 4:
+        return arrays
+    batch = max(array.shape[0] for array in arrays)
+    return [np.broadcast_to(a, (batch, *a.shape[1:])) if a.shape[0] == 1 != batch else a for a in arrays]
+
+
+def _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown):
+    for name in unknown:
+        raise unknown_keyword(name, ["layout", *_ARRAYS, *_call.KEYWORDS])
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        _tensor(array, name)
+    order = _order(layout, q.ndim)
+    arrays = _logical([q, k, v], order)
+    tensors = {name: _tensor(array, name) for name, array in zip("qkv", arrays)}
+    for name, array in (("mask", mask), ("bias", bias)):
+        if array is not None:
+            tensors[name] = _tensor(array, name)
+    options = _call.build_options(0, None, **keywords)
+    if options.get("alignment") == _call.OFFSET_ARRAY:
+        lengths = {**lengths, "q_offset": keywords["q_offset"]}
+    batch = arrays[0].shape[0] if arrays[0].ndim == 4 else 1
+    _call.add_lengths(options, tensors, batch, None, _dense, **lengths)
+    _extras(options, tensors, sinks, slopes)
+    return _call.prepare(tensors, options, None), order
+
+
+def _extras(options, tensors, sinks, slopes):
+    if sinks is not None:
+        tensors["sinks"], options["sinks_dtype"], shape = _dense(sinks, "sinks")
+        options["sinks_size"] = int(np.prod(shape))
+    if slopes is not None:
+        tensors["slopes"], options["slopes_dtype"], shape = _dense(slopes, "slopes")
+        options["slopes_size_b"], options["slopes_size_h"] = shape if len(shape) == 2 else (1, *shape)
+
+
+def _empty(dtype, sizes, strides):
+    """A dense array whose axes stand in memory as the strides say."""
+    order = sorted(range(len(sizes)), key=lambda axis: (-abs(strides[axis]), axis))
+    inverse = np.argsort(order)
+    return np.empty([sizes[axis] for axis in order], dtype).transpose(inverse)
+
+
+def _allocate(call, name, field):
+    dtype, sizes, strides = _call.output(context, call, field, None)
+    array = _empty(_dtype_of(dtype), sizes, strides)
+    _call._rapt.attach(call, name, _buffer(array, dtype))
+    return array
+
+
+_ARRAYS = ("mask", "bias", "sinks", "slopes", "q_len", "kv_len", "cu_q", "cu_k", "seed", "offset")
+
+
+def attention(q, k, v, *, layout="bhsd", mask=None, bias=None, causal=None, align=None, window=None, scale=None,
+              softcap=None, sinks=None, slopes=None, q_len=None, kv_len=None, q_offset=None, cu_q=None, cu_k=None,
+              dropout=None, seed=None, offset=None, return_lse=False, determinism=None, strict=False, mixed_kv=False,
+              memory_limit=None, verify=None, require=None, prefer=None, forbid=None, autocast=None, **unknown):
+    """Scaled dot-product attention. Returns out, or (out, lse) with return_lse.
+
+    q, k, v: [B,H,S,D] arrays, or [H,S,D]; `layout` names another order of their axes, which out then has too. float16,
+    float32, float64, or bfloat16 of ml_dtypes. mask: bool, True = may attend; bias: added to the logits; both broadcast
+    against [B,Hq,Sq,Skv]. causal: True, or the corner "tl" or "br" where Sq and Skv differ. The other keywords are the
+    fields of a problem. last_report() then says what ran and why nothing else did."""
+    keywords = dict(causal=causal, align=align, window=window, scale=scale, softcap=softcap, q_offset=q_offset,
+                    dropout=dropout, return_lse=return_lse, determinism=determinism, strict=strict, mixed_kv=mixed_kv,
+                    memory_limit=memory_limit, verify=verify, require=require, prefer=prefer, forbid=forbid,
+                    autocast=autocast)
+    lengths = {"q_len": q_len, "kv_len": kv_len, "cu_q": cu_q, "cu_k": cu_k}
+    call, order = _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown)
+    out = _allocate(call, "out", _call.OUT)
+    lse = _allocate(call, "lse", _call.LSE) if return_lse else None
+    _call.run(context, call, None)
+    if cu_q is not None:
+        out = out.transpose(1, 0, 2)    # packed: the core's is [S,H,D]
+    elif q.ndim == 3:
+        out, lse = out[0], lse if lse is None else lse[0]
+    out = out.transpose(np.argsort(order))
+    return (out, lse) if return_lse else out
+
+
+def explain(q, k, v, *, layout="bhsd", mask=None, bias=None, sinks=None, slopes=None, q_len=None, kv_len=None,
+            cu_q=None, cu_k=None, seed=None, offset=None, **keywords):
+    """The report of the same call to attention(), without running anything: legal, refused or faulty alike."""
+    unknown = [name for name in keywords if name not in _call.KEYWORDS]
+    lengths = {"q_len": q_len, "kv_len": kv_len, "cu_q": cu_q, "cu_k": cu_k}
+    call, _ = _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown)
+    _, report = _call.explain(context, call, None)
+    return report
+
+
+def report_line(site, dtypes=None, devices=None):
+    """The one line that says what runs at a site (R4), e.g. "cpu (fp32 only; ref otherwise)".
+
+    site: a problem string that stands for every dtype and device of two lists, comma separated: "fp16,bf16,fp32" and
+    "cpu,cuda" where they are not given. Runs and loads nothing."""
+    try:
+        text, _ = _call._rapt.ctx_line(context.handle, site, dtypes, devices)
+    except _call._rapt.Fault as fault:
+        raise _call.argument_error(fault.args[1:], None) from None
+    return text
+
+

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two files of the extension share. */
+#ifndef RAPT_PYTHON_RAPT_H
+#define RAPT_PYTHON_RAPT_H
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "rapt/provider.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CTX_NAME "rapt.ctx"
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+typedef enum kind { I32, U32, I64, U64, F64, FLAG, TEXT } kind;
+typedef struct field {
+  const char *name;
+  size_t at;
+  kind kind;
+  uint64_t bit;                         /* FLAG: the bit to set when true; else the bit of `has` that makes it count */
+} field;
+
+/* Sets fields of a struct from a dict; texts join the list `keep`, since they must outlive the struct. A name that the
+ * table does not have is an error of the Python files, not of their caller. */
+int fill(void *base, size_t has_at, const field *table, size_t n, PyObject *options, PyObject *keep);
+
+extern PyObject *fault_type;            /* _rapt.Fault: args (status, code, field, axis, index, got, want) */
+PyObject *reason_tuple(rapt_status status, const rapt_reason *r);
+PyObject *raise_fault(rapt_status status, const rapt_reason *r);       /* NULL, always */
+
+/* The arrays of rapt_buffers. */
+typedef struct slot { const char *name; size_t at; int writable; } slot;
+#define N_SLOTS 14
+extern const slot slots[N_SLOTS];
+
+/* The handle behind a context capsule: args[0] of n arguments, checked against `want`. */
+rapt_ctx *as_ctx(PyObject *const *args, Py_ssize_t n, Py_ssize_t want);
+PyObject *ctx_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_rows(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_facts(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_enter(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_line(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n);
+#endif

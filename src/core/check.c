@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The first and the last checks of a call: struct size, unknown and unaccompanied fields, dtypes (E6, S2), outputs' own
+ * strides and declared alignment (S10, S12). docs/api.md section 4 fixes the order. */
+#include "core/problem.h"
+
+#include <string.h>
+
+#define HAS_NUMBERS (RAPT_HAS_SCALE | RAPT_HAS_WINDOW | RAPT_HAS_MEMORY_LIMIT | RAPT_HAS_AUTOCAST)
+#define HAS_TENSORS (UINT64_C(0xffff) << 8)                  /* those without strides are told apart by name */
+#define ALL_FLAGS ((RAPT_SEED_ON_DEVICE << 1) - 1)
+
+rapt_status rapti_fault(rapt_reason *why, int code, int field) { return rapti_fault_axis(why, code, field, -1); }
+
+rapt_status rapti_fault_axis(rapt_reason *why, int code, int field, int axis) {
+  rapti_reason_set(why, code, field, axis, -1);
+  return RAPT_ARG;
+}
+
+static rapt_status unknown(rapt_reason *why, int field, const char *want) {
+  rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, field);
+  rapti_reason_want(why, "%s", want);
+  return RAPT_ARG;
+}
+
+static rapt_status unknown_value(rapt_reason *why, int field, int64_t value, const char *want) {
+  unknown(why, field, want);
+  rapti_reason_got(why, "%lld", (long long)value);
+  return RAPT_ARG;
+}
+
+static rapt_status unknown_bits(rapt_reason *why, int field, uint64_t bits) {
+  unknown(why, field, "a bit of this version");
+  rapti_reason_got(why, "bit %d", __builtin_ctzll(bits));
+  return RAPT_ARG;
+}
+
+rapt_status rapti_check_abi(const rapt_problem *p, rapt_reason *why) {
+  if (!p) return rapti_fault(why, RAPT_CODE_NULL, RAPT_FIELD_PROBLEM);
+  uint32_t size = p->struct_size;
+  if (size == sizeof *p) return RAPT_OK;
+  const unsigned char *bytes = (const unsigned char *)p;
+  uint32_t at = (uint32_t)sizeof *p;
+  while (at < size && bytes[at] == 0) at++;
+  if (size > sizeof *p && at == size) return RAPT_OK;
+  rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
+  if (size < sizeof *p) rapti_reason_got(why, "%lu", (unsigned long)size);
+  else rapti_reason_got(why, "%lu with byte %lu set", (unsigned long)size, (unsigned long)at);
+  rapti_reason_want(why, "%zu, or more with zeros behind", sizeof *p);
+  return RAPT_ABI;
+}
+
+/* ---- Known fields (E6) ---- */
+
+/* What makes an absent tensor present. */
+static const char *want_of_absent(int field) {
+  switch (field) {
+    case RAPT_FIELD_LSE: return "set RAPT_WANT_LSE";
+    case RAPT_FIELD_DOUT: case RAPT_FIELD_DLSE: return "set a RAPT_GRAD flag";
+    case RAPT_FIELD_DQ: case RAPT_FIELD_DK: case RAPT_FIELD_DV: return "set RAPT_GRAD_Q, RAPT_GRAD_K or RAPT_GRAD_V";
+    case RAPT_FIELD_DBIAS: return "set RAPT_GRAD_BIAS";
+    case RAPT_FIELD_DSINKS: return "set RAPT_GRAD_SINKS";
+    default: return "set its dtype";
+  }
+}
+
+/* How many sizes a tensor's description carries; the others follow B..Dv. */
+static int sizes_of(int field) {
+  if (field == RAPT_FIELD_MASK || field == RAPT_FIELD_BIAS) return 4;
+  return field == RAPT_FIELD_SLOPES ? 2 : field == RAPT_FIELD_SINKS ? 1 : 0;
+}
+
+static bool dense_only(int field) {
+  return field == RAPT_FIELD_SINKS || field == RAPT_FIELD_SLOPES || field == RAPT_FIELD_DSINKS;
+}
+
+static rapt_status check_tensor(const rapt_problem *p, int field, rapt_reason *why) {
+  const rapt_desc *d = rapti_desc(p, field);
+  bool has = rapti_has_strides(p, field);
+  int64_t strides = d->stride[0] | d->stride[1] | d->stride[2] | d->stride[3];
+  int64_t sizes = d->size[0] | d->size[1] | d->size[2] | d->size[3];
+  if ((uint32_t)d->dtype > RAPT_FP8E5M2) return unknown_value(why, field, d->dtype, "a rapt_dtype");
+  bool set = d->dtype || d->ptr_align || strides || sizes || has;
+  if (set && !rapti_tensor_present(p, field)) return unknown(why, field, want_of_absent(field));
+  if (has && dense_only(field)) return unknown(why, field, "it is dense and takes no strides");
+  if (!has && strides) return unknown(why, field, dense_only(field) ? "it is dense and takes no strides"
+                                                                    : "its RAPT_HAS_.._STRIDES bit for strides");
+  for (int i = sizes_of(field); i < 4; i++)
+    if (d->size[i]) return unknown(why, field, "no size there: it follows B, Hq, Hkv, Sq, Skv, D, Dv");
+  return RAPT_OK;
+}
+
+static bool index_dtype(int32_t dtype) { return dtype == RAPT_NONE || dtype == RAPT_INT32 || dtype == RAPT_INT64; }
+
+/* Enum values, in the order of rapt_problem. */
+static rapt_status check_enums(const rapt_problem *p, rapt_reason *why) {
+  if ((uint32_t)p->alignment > RAPT_OFFSET_ARRAY)
+    return unknown_value(why, RAPT_FIELD_ALIGN, p->alignment, "a rapt_align");
+  if ((uint32_t)p->determinism > RAPT_DET_BATCH)
+    return unknown_value(why, RAPT_FIELD_DETERMINISM, p->determinism, "a rapt_det");
+  if (!index_dtype(p->q_len)) return unknown_value(why, RAPT_FIELD_Q_LEN, p->q_len, "RAPT_INT32, RAPT_INT64 or 0");
+  if (!index_dtype(p->kv_len)) return unknown_value(why, RAPT_FIELD_KV_LEN, p->kv_len, "RAPT_INT32, RAPT_INT64 or 0");
+  if (!index_dtype(p->cu)) return unknown_value(why, RAPT_FIELD_PACKED, p->cu, "RAPT_INT32, RAPT_INT64 or 0");
+  if ((uint32_t)p->autocast_dtype > RAPT_FP8E5M2)
+    return unknown_value(why, RAPT_FIELD_AUTOCAST, p->autocast_dtype, "a rapt_dtype");
+  if ((uint32_t)p->autocast_device >= RAPTI_KINDS)
+    return unknown_value(why, RAPT_FIELD_AUTOCAST, p->autocast_device, "a rapt_kind");
+  return RAPT_OK;
+}
+
+/* Numbers whose zero means something, set without their bit. NaN is not zero. */
+static rapt_status check_numbers(const rapt_problem *p, rapt_reason *why) {
+  if (p->q_offset && p->alignment != RAPT_OFFSET)
+    return unknown(why, RAPT_FIELD_Q_OFFSET, "set alignment to RAPT_OFFSET");
+  if (!(p->has & RAPT_HAS_WINDOW) && (p->window[0] | p->window[1]))
+    return unknown(why, RAPT_FIELD_WINDOW, "set RAPT_HAS_WINDOW");
+  if (!(p->has & RAPT_HAS_AUTOCAST) && (p->autocast_dtype | p->autocast_device))
+    return unknown(why, RAPT_FIELD_AUTOCAST, "set RAPT_HAS_AUTOCAST");
+  if (p->verify) return unknown_value(why, RAPT_FIELD_VERIFY, p->verify, "not in this version");
+  if (!p->cu && p->max_q) return unknown(why, RAPT_FIELD_MAX_Q, "set cu");
+  if (!p->cu && p->max_k) return unknown(why, RAPT_FIELD_MAX_K, "set cu");
+  if (!(p->has & RAPT_HAS_SCALE) && !(p->scale == 0)) return unknown(why, RAPT_FIELD_SCALE, "set RAPT_HAS_SCALE");
+  if (!(p->has & RAPT_HAS_MEMORY_LIMIT) && p->memory_limit)
+    return unknown(why, RAPT_FIELD_MEMORY_LIMIT, "set RAPT_HAS_MEMORY_LIMIT");
+  return RAPT_OK;
+}
+
+/* Flags that say where an array lives, without the array. */
+static rapt_status check_places(const rapt_problem *p, rapt_reason *why) {
+  const char *missing = NULL;
+  if ((p->flags & RAPT_LENGTHS_ON_DEVICE) && !p->q_len && !p->kv_len) missing = "q_len or kv_len";
+  else if ((p->flags & RAPT_CU_ON_DEVICE) && !p->cu) missing = "cu";
+  else if ((p->flags & RAPT_OFFSET_ON_DEVICE) && p->alignment != RAPT_OFFSET_ARRAY) missing = "RAPT_OFFSET_ARRAY";
+  if (!missing) return RAPT_OK;
+  rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_FLAGS);
+  rapti_reason_got(why, "an ON_DEVICE flag without its array");
+  rapti_reason_want(why, "set %s", missing);
+  return RAPT_ARG;
+}
+
+rapt_status rapti_check_known(const rapt_problem *p, rapt_reason *why) {
+  uint64_t stray = p->has & ~(HAS_NUMBERS | HAS_TENSORS);
+  if (stray) return unknown_bits(why, RAPT_FIELD_HAS, stray);
+  if (p->flags & ~ALL_FLAGS) return unknown_bits(why, RAPT_FIELD_FLAGS, p->flags & ~ALL_FLAGS);
+  if ((uint32_t)p->backward > 1) return unknown_value(why, RAPT_FIELD_BACKWARD, p->backward, "0 or 1");
+  if ((uint32_t)p->device >= RAPTI_KINDS) return unknown_value(why, RAPT_FIELD_DEVICE, p->device, "a rapt_kind");
+  rapt_status status = RAPT_OK;
+  for (int field = RAPTI_FIRST; field <= RAPTI_LAST; field++)
+    if ((status = check_tensor(p, field, why))) return status;
+  if ((status = check_enums(p, why)) || (status = check_numbers(p, why))) return status;
+  return check_places(p, why);
+}
+
+/* ---- Dtypes (S2) ---- */
+
+rapt_status rapti_check_dtypes(const rapt_problem *p, rapt_reason *why) {
+  for (int field = RAPT_FIELD_Q; field <= RAPT_FIELD_OUT; field++) {
+    int dtype = rapti_desc(p, field)->dtype;
+    if (rapti_dtype_is_float(dtype) || (field == RAPT_FIELD_OUT && dtype == RAPT_NONE)) continue;
+    rapti_fault(why, RAPT_CODE_DTYPE, field);
+    rapti_reason_got(why, "%s", rapt_dtype_name(dtype));
+    rapti_reason_want(why, "fp16, bf16, fp32 or fp64");
+    return RAPT_ARG;
+  }
+  return RAPT_OK;
+}
+
+/* ---- Memory of the tensors ---- */
+
+static uint64_t magnitude(int64_t v) { return v < 0 ? 0 - (uint64_t)v : (uint64_t)v; }
+
+/* S10: axes by rising |stride|, each beyond the reach of those before it. Axes of size <= 1 do not count. */
+static bool injective(const int64_t size[4], const int64_t stride[4]) {
+  int perm[4];
+  uint64_t reach = 0;
+  for (int i = 0; i < 4; i++)
+    if (size[i] <= 0) return true;
+  for (int i = 0; i < 4; i++)
+    if (size[i] > 1 && stride[i] == 0) return false;
+  rapti_axis_order(size, stride, perm);
+  for (int i = 3; i >= 0; i--) {
+    int axis = perm[i];
+    uint64_t step = magnitude(stride[axis]), add;
+    if (size[axis] <= 1) continue;
+    if (step <= reach || __builtin_mul_overflow((uint64_t)size[axis] - 1, step, &add)) return false;
+    if (__builtin_add_overflow(reach, add, &reach)) return false;
+  }
+  return true;
+}
+
+static rapt_status check_output(const rapt_problem *p, int field, rapt_reason *why) {
+  int64_t size[4], stride[4];
+  if (!rapti_has_strides(p, field)) return RAPT_OK;
+  rapti_tensor_strides(p, field, size, stride);
+  if (injective(size, stride)) return RAPT_OK;
+  rapti_fault(why, RAPT_CODE_OVERLAP, field);
+  rapti_reason_got(why, "itself: strides %lld,%lld,%lld,%lld", (long long)stride[0], (long long)stride[1],
+                   (long long)stride[2], (long long)stride[3]);
+  rapti_reason_want(why, "each stride beyond the reach of the smaller ones");
+  return RAPT_ARG;
+}
+
+/* Bytes of one element of a tensor as the caller has it. */
+static int64_t element_bytes(const rapt_problem *p, int field, const int32_t given[4]) {
+  int dtype = field <= RAPT_FIELD_V ? given[field - RAPT_FIELD_Q] : rapti_desc(p, field)->dtype;
+  if (field == RAPT_FIELD_BIAS) dtype = given[3];
+  return (int64_t)rapt_dtype_bytes(dtype);
+}
+
+static rapt_status check_alignment(const rapt_problem *p, int field, const int32_t given[4], rapt_reason *why) {
+  int64_t declared = rapti_desc(p, field)->ptr_align, element = element_bytes(p, field, given);
+  if (declared == 0 || (declared >= element && declared > 0 && !(declared & (declared - 1)))) return RAPT_OK;
+  rapti_fault(why, RAPT_CODE_MEM_ALIGN, field);
+  rapti_reason_got(why, "%lld", (long long)declared);
+  rapti_reason_want(why, declared < element ? "%lld" : "a power of two from %lld", (long long)element);
+  return RAPT_ARG;
+}
+
+rapt_status rapti_check_memory(const rapt_problem *p, const int32_t given[4], rapt_reason *why) {
+  rapt_status status = RAPT_OK;
+  for (int field = RAPT_FIELD_OUT; !p->backward && field <= RAPT_FIELD_LSE; field++)
+    if ((status = check_output(p, field, why))) return status;
+  for (int field = RAPT_FIELD_DQ; (p->flags & RAPTI_GRADS) && field <= RAPT_FIELD_DBIAS; field++)
+    if ((status = check_output(p, field, why))) return status;
+  for (int field = RAPTI_FIRST; field <= RAPTI_LAST; field++)
+    if ((status = check_alignment(p, field, given, why))) return status;
+  return RAPT_OK;
+}

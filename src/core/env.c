@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The environment, read when a context is made and never again (D23). */
+#include "core/ctx.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *variable(const char *name) {
+  const char *s = getenv(name);
+  return s && *s ? s : NULL;              /* an empty variable is not set */
+}
+
+void rapti_env_blame(rapt_reason *why, const char *name) {
+  if (!why) return;
+  char got[sizeof why->got];
+  memcpy(got, why->got, sizeof got);
+  got[sizeof got - 1] = '\0';
+  rapti_reason_got(why, "%s=%s", name, got);
+}
+
+static rapt_status fault(const char *name, const char *value, int code, int field, const char *want, rapt_reason *why) {
+  rapti_reason_set(why, code, field, -1, -1);
+  rapti_reason_got(why, "%s=%s", name, value);
+  rapti_reason_want(why, "%s", want);
+  return RAPT_ARG;
+}
+
+static rapt_status number(const char *name, int field, int64_t least, int64_t *v, int32_t *has, rapt_reason *why) {
+  const char *s = variable(name);
+  *has = s != NULL;
+  if (!s) return RAPT_OK;
+  if (!rapti_parse_int(s, strlen(s), v)) return fault(name, s, RAPT_CODE_SYNTAX, field, "a whole number", why);
+  if (*v < least) return fault(name, s, RAPT_CODE_SIZE, field, least ? "1 or more" : "0 or more", why);
+  return RAPT_OK;
+}
+
+rapt_status rapti_env_read(rapti_env *env, rapt_reason *why) {
+  int64_t v = 0;
+  int32_t has = 0;
+  env->require = variable("RAPT_REQUIRE");
+  env->prefer = variable("RAPT_PREFER");
+  env->forbid = variable("RAPT_FORBID");
+  env->isa = variable("RAPT_ISA");
+  env->log = variable("RAPT_LOG");
+  rapt_status st = number("RAPT_MEMORY_LIMIT", RAPT_FIELD_MEMORY_LIMIT, 0, &env->memory_limit, &env->has_memory_limit, why);
+  if (st == RAPT_OK) st = number("RAPT_REF_LIMIT", RAPT_FIELD_REF_LIMIT, 1, &v, &env->has_ref_limit, why);
+  env->ref_limit = (uint64_t)v;
+  v = 0;
+  if (st == RAPT_OK) st = number("RAPT_VERIFY", RAPT_FIELD_VERIFY, 0, &v, &has, why);
+  if (st == RAPT_OK && v != 0)
+    st = fault("RAPT_VERIFY", variable("RAPT_VERIFY"), RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_VERIFY,
+               "0: not in this version", why);
+  return st;
+}

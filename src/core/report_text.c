@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A report for a person: the decision first, then why better rows were passed over, then every row (R2, R3). */
+#include "core/ctx.h"
+
+#include <string.h>
+
+#define ROOM 5120                         /* of a problem string or a sentence */
+
+static void put_problem(const rapt_report *r, rapti_text *t) {
+  char problem[ROOM];
+  rapt_problem_format(&r->d.problem, problem, sizeof problem);
+  rapti_text_put(t, problem);
+}
+
+static void put_label(rapti_text *t, const char *label) {
+  rapti_text_put(t, "  ");
+  rapti_text_put(t, label);
+  for (size_t n = strlen(label); n < 11; n++) rapti_text_putc(t, ' ');
+}
+
+static void put_bytes(rapti_text *t, uint64_t bytes) {
+  rapti_text_uint(t, bytes);
+  rapti_text_put(t, bytes == 1 ? " byte" : " bytes");
+}
+
+/* Before a call nothing "uses" anything (R3). */
+static void headline(const rapt_report *r, rapti_text *t) {
+  const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
+  bool ran = r->ran && cap;
+  if (r->has_error) {
+    rapti_text_put(t, rapt_status_name((int32_t)r->status));
+    rapti_text_put(t, ran ? " from " : " for ");
+    if (ran) rapti_text_put(t, cap->row.id);
+  } else if (ran) {
+    rapti_text_put(t, cap->row.id);
+    rapti_text_put(t, " ran ");
+  } else if (cap) {
+    rapti_text_put(t, "would choose ");
+    rapti_text_put(t, cap->row.id);
+    rapti_text_put(t, " when called with ");
+  } else {
+    rapti_text_put(t, r->d.choice.undecided ? "undecided: more facts are needed for " : "REFUSED: no permitted backend can run ");
+  }
+  if (r->has_error && ran) rapti_text_put(t, " for ");
+  put_problem(r, t);
+  rapti_text_putc(t, '\n');
+}
+
+static void put_error(const rapt_report *r, const char *const *names, rapti_text *t) {
+  if (!r->has_error) return;
+  char sentence[ROOM];
+  put_label(t, "fault");
+  if (r->error.code) {
+    rapt_reason_format(&r->error, NULL, names, sentence, sizeof sentence);
+    rapti_text_put(t, sentence);
+  } else {
+    rapti_text_put(t, "the backend returned ");
+    rapti_text_put(t, r->error.got);
+    rapti_text_put(t, "; outputs may be partly written");
+  }
+  rapti_text_putc(t, '\n');
+}
+
+static void put_kernel(const rapt_report *r, const rapti_cap *cap, rapti_text *t) {
+  put_label(t, "kernel");
+  rapti_text_put(t, r->d.kernel);
+  rapti_text_put(t, " (");
+  if (*rapti_row_isa(cap)) {
+    rapti_text_put(t, rapti_row_isa(cap));
+    rapti_text_put(t, ", ");
+  }
+  rapti_text_uint(t, r->d.policy.threads);
+  rapti_text_put(t, r->d.policy.threads == 1 ? " thread)\n" : " threads)\n");
+  put_label(t, "decided by");
+  rapti_text_put(t, rapti_report_level(r));
+  if (r->d.choice.fallback) rapti_text_put(t, "; a preferred row could not run");
+  rapti_text_putc(t, '\n');
+}
+
+static void put_casts(const rapt_report *r, rapti_text *t) {
+  static const int fields[] = {RAPT_FIELD_Q, RAPT_FIELD_K, RAPT_FIELD_V, RAPT_FIELD_BIAS};
+  if (!r->d.request.casts) return;
+  bool first = true;
+  put_label(t, "casts");
+  for (int i = 0; i < 4; i++) {
+    if (!(r->d.request.casts >> fields[i] & 1u)) continue;
+    if (!first) rapti_text_put(t, ", ");
+    first = false;
+    rapti_text_put(t, rapt_field_name(fields[i]));
+    rapti_text_putc(t, ' ');
+    rapti_text_put(t, rapt_dtype_name(r->d.request.given[i]));
+    rapti_text_put(t, " -> ");
+    rapti_text_put(t, rapt_dtype_name(r->d.request.cast_dtype));
+    rapti_text_put(t, " (");
+    put_bytes(t, rapti_cast_copy_bytes(&r->d, fields[i]));
+    rapti_text_putc(t, ')');
+  }
+  rapti_text_putc(t, '\n');
+}
+
+static void put_details(const rapt_report *r, rapti_text *t) {
+  const char *consents[3];
+  uint32_t n = rapti_report_consents(&r->d, consents);
+  put_label(t, "scale");
+  rapti_text_double(t, r->d.request.cast.scale);
+  if (r->d.request.off != INT64_MIN) {
+    rapti_text_put(t, ", row 0 stands at key ");
+    rapti_text_int(t, r->d.request.off);
+  }
+  rapti_text_putc(t, '\n');
+  put_label(t, "workspace");
+  put_bytes(t, r->d.workspace);
+  rapti_text_putc(t, '\n');
+  if (r->d.core_writes) {
+    put_label(t, "rewrites");
+    rapti_text_put(t, "empty: no row sees a key, the result is written without a kernel\n");
+  }
+  if (*rapti_report_rng(r)) {
+    put_label(t, "dropout by");
+    rapti_text_put(t, rapti_report_rng(r));
+    rapti_text_putc(t, '\n');
+  }
+  if (r->d.problem.flags & RAPT_ASSUME_FINITE) {
+    put_label(t, "promised");
+    rapti_text_put(t, "assume_finite\n");
+  }
+  if (n == 0) return;
+  put_label(t, "consents");
+  for (uint32_t i = 0; i < n; i++) {
+    if (i) rapti_text_put(t, ", ");
+    rapti_text_put(t, consents[i]);
+  }
+  rapti_text_put(t, " (the row is required by name)\n");
+}
+
+static void put_reason(const rapt_report *r, uint32_t i, uint32_t j, const char *const *names, rapti_text *t) {
+  char sentence[ROOM];
+  rapt_reason reason = RAPT_REASON_INIT;
+  rapti_reason_of(&r->d, i, &r->matches[i].reason[j], &reason);
+  rapt_reason_format(&reason, r->d.registry->rows[i].row.id, names, sentence, sizeof sentence);
+  rapti_text_put(t, sentence);
+  rapti_text_putc(t, '\n');
+}
+
+static void put_better(const rapt_report *r, const char *const *names, rapti_text *t) {
+  bool any = false;
+  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
+    if (!rapti_row_in_question(&r->d, i, &r->matches[i])) continue;
+    if (!rapti_row_before(&r->d, i, (uint32_t)r->d.choice.row)) continue;
+    if (!any) rapti_text_put(t, "  better rows passed over\n");
+    any = true;
+    rapti_text_put(t, "    ");
+    put_reason(r, i, 0, names, t);
+  }
+}
+
+static void put_rows(const rapt_report *r, const char *const *names, rapti_text *t) {
+  static const char *const can[] = {"can run", "cannot run", "undecided"};
+  if (rapt_report_count(r)) rapti_text_put(t, "  all rows\n");
+  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
+    bool chosen = r->d.choice.row == (int32_t)i;
+    rapti_text_put(t, "    ");
+    rapti_text_put(t, r->d.registry->rows[i].row.id);
+    rapti_text_put(t, ": ");
+    rapti_text_put(t, chosen ? "chosen" : can[r->matches[i].can]);
+    rapti_text_putc(t, '\n');
+    for (uint32_t j = 0; j < r->matches[i].n; j++) {
+      rapti_text_put(t, "      ");
+      put_reason(r, i, j, names, t);
+    }
+  }
+}
+
+void rapti_report_text(const rapt_report *r, const char *const *names, rapti_text *t) {
+  headline(r, t);
+  put_error(r, names, t);
+  const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
+  if (r->d.ctx->what_if) {
+    char facts[1024];
+    rapti_facts_format(&r->d.registry->facts, facts, sizeof facts);
+    put_label(t, "what if");
+    rapti_text_put(t, facts);
+    rapti_text_putc(t, '\n');
+  }
+  if (cap) {
+    put_kernel(r, cap, t);
+    put_casts(r, t);
+    put_details(r, t);
+    put_better(r, names, t);
+  }
+  put_rows(r, names, t);
+}

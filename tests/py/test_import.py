@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What importing does and does not do (D15, D22, D23)."""
+
+import os
+import subprocess
+import sys
+
+
+def python(code, **environment):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+def test_importing_rapt_imports_no_framework():
+    code, out, err = python("import sys, rapt; print([m for m in ('torch', 'ml_dtypes') if m in sys.modules])")
+    assert (code, out, err) == (0, "[]", "")
+
+
+def test_an_older_torch_is_one_clear_error(tmp_path):
+    (tmp_path / "torch" / "nn").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.12.1+cpu'\n")
+    (tmp_path / "torch" / "nn" / "__init__.py").write_text("functional = None\n")
+    code, out, err = python("import rapt\ntry:\n    import rapt.torch\nexcept ImportError as e:\n    print(e)",
+                            PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert (code, out) == (0, "rapt.torch needs PyTorch 2.13 or later, this is 2.12.1+cpu"), err
+
+
+def test_the_environment_is_read_at_the_first_call_d23():
+    call = "import numpy as np, rapt, os; a = np.ones((1,1,2,4), np.float32); "
+    code, out, _ = python(call + "rapt.attention(a,a,a); print(rapt.last_report().row)", RAPT_REQUIRE="ref")
+    assert (code, out) == (0, "ref")
+    later = "rapt.attention(a,a,a); os.environ['RAPT_REQUIRE'] = 'ref'; rapt.attention(a,a,a); print(rapt.last_report().row)"
+    code, out, _ = python(call + later)
+    assert code == 0 and out.startswith("cpu.")
+    code, out, _ = python(call + "\ntry:\n    rapt.attention(a,a,a)\nexcept rapt.ArgumentError as e:\n    print(e.code)",
+                          RAPT_REQUIRE="nobody")
+    assert (code, out) == (0, "UNKNOWN_NAME")
+
+
+def test_nothing_is_printed_e4():
+    call = "import numpy as np, rapt; a = np.ones((1,1,2,4), np.float32)\ntry:\n    rapt.attention(a,a,a,softcap=1.0)\nexcept rapt.RefusedError:\n    pass"
+    assert python(call) == (0, "", "")

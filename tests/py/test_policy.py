@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rapt.policy: scopes per task and thread, below the call's own argument (D8, D9, D21)."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import rapt
+
+Q = np.ones((1, 1, 2, 4), np.float32)
+
+
+def row(**keywords):
+    rapt.attention(Q, Q, Q, **keywords)
+    return rapt.last_report().row
+
+
+def test_a_scope_holds_inside_and_is_restored_d21():
+    outside = row()
+    assert outside != "ref"
+    with rapt.policy(require="ref"):
+        assert row() == "ref"
+        with rapt.policy(require="cpu"):
+            assert row() == outside
+        assert row() == "ref"
+        with pytest.raises(KeyError), rapt.policy(require="cpu"):
+            raise KeyError
+        assert row() == "ref"
+    assert row() == outside
+
+
+def test_one_object_in_several_places_d21():
+    scope = rapt.policy(require="ref")
+    with scope, scope:
+        assert row() == "ref"
+    assert row() != "ref"
+
+
+def test_the_call_goes_before_the_scope_d9():
+    with rapt.policy(require="cpu"):
+        assert row(require="ref") == "ref"
+    with rapt.policy(require="ref"):
+        assert row(require="cpu").startswith("cpu.")
+        assert row(prefer="cpu") == "ref"
+
+
+def test_bans_add_up_and_no_require_lifts_them_d9():
+    with rapt.policy(forbid="cpu"):
+        assert row() == "ref"
+        with rapt.policy(forbid=["ref"]), pytest.raises(rapt.RefusedError) as caught:
+            row()
+        with pytest.raises(rapt.RefusedError) as again:
+            row(require="cpu")
+        with pytest.raises(rapt.RefusedError) as both:
+            row(forbid="ref")
+    report = caught.value.report
+    assert "FORBIDDEN" in report.codes("ref") and "FORBIDDEN" in report.codes("cpu.scalar")
+    assert "FORBIDDEN" in again.value.report.codes("cpu.scalar")
+    assert "FORBIDDEN" in both.value.report.codes("ref") and "FORBIDDEN" in both.value.report.codes("cpu.scalar")
+
+
+def test_the_report_names_the_scope_d9():
+    with rapt.policy(require="ref"):
+        row()
+    assert "scope" in rapt.last_report().json_text
+    row(require="ref")
+    assert "scope" not in rapt.last_report().json_text
+
+
+def test_memory_limit_d16():
+    with rapt.policy(memory_limit=0):
+        assert rapt.explain(Q, Q, Q).json["policy"]["memory_limit"] == 0
+        assert rapt.explain(Q, Q, Q, memory_limit=99).json["policy"]["memory_limit"] == 99
+    assert rapt.explain(Q, Q, Q).json["policy"]["memory_limit"] is None
+
+
+def test_unknown_names_d8():
+    with rapt.policy(prefer="nobody"), pytest.raises(rapt.ArgumentError) as caught:
+        row()
+    assert caught.value.code == "UNKNOWN_NAME" and "nobody" in str(caught.value)
+    with pytest.raises(rapt.ArgumentError, match="^UNKNOWN_NAME"):
+        rapt.policy(require=3)
+    with pytest.raises(TypeError):
+        rapt.policy(requires="ref")
+
+
+def test_other_threads_do_not_see_it_d21():
+    seen = []
+    with rapt.policy(require="ref"):
+        thread = threading.Thread(target=lambda: seen.append(row()))
+        thread.start()
+        thread.join()
+        assert row() == "ref"
+    assert seen and seen[0] != "ref"
+
+
+def test_tasks_keep_their_own_d21():
+    async def task(name, gate):
+        with rapt.policy(require=name):
+            await gate.wait()
+            return row(), rapt.last_report().row
+
+    async def main():
+        gate = asyncio.Event()
+        tasks = [asyncio.create_task(task(name, gate)) for name in ("ref", "cpu")]
+        await asyncio.sleep(0)
+        outside = row()
+        gate.set()
+        one, two = await asyncio.gather(*tasks)
+        return outside, one, two, rapt.last_report().row
+
+    outside, one, two, last = asyncio.run(main())
+    assert one == ("ref", "ref") and two[0].startswith("cpu.") and two[0] == two[1]
+    assert outside == last != "ref"
+
+
+def test_the_last_report_is_per_thread():
+    row(require="ref")
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append((rapt.last_report(), row())))
+    thread.start()
+    thread.join()
+    assert seen[0][0] is None and seen[0][1] != "ref"
+    assert rapt.last_report().row == "ref"
