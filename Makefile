@@ -18,8 +18,11 @@ check: ## all tests: C under ctest, Python under pytest, sanitizers, and the cou
 	@scripts/deps all
 	@python3 scripts/check
 
-bench: all ## figures, bars and verdicts of bench/targets.json
-	@build/rapt bench --targets
+bench: ## every bar with its figure and verdict
+	@scripts/deps all
+	@cmake --preset check >/dev/null
+	@cmake --build --preset check -j $(JOBS) >/dev/null
+	@python3 scripts/bench
 
 install: all ## install under PREFIX (default /usr/local)
 	@cmake --install build --prefix $(or $(PREFIX),/usr/local)

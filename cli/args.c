@@ -35,11 +35,13 @@ static int take_option(cli_args *a, int *i, int argc, char **argv) {
     g.value = equal + 1;
   } else {
     if (*i + (o->kind == CLI_PAIR) + 1 >= argc || equal)
-      return cli_usage("option", o->name, o->kind == CLI_PAIR ? "needs two values behind it" : "needs a value behind it");
+      return cli_usage("option", o->name,
+                       o->kind == CLI_PAIR ? "needs two values behind it" : "needs a value behind it");
     g.value = argv[++*i];
     if (o->kind == CLI_PAIR) g.second = argv[++*i];
   }
-  if (o->kind != CLI_LIST && cli_args_nth(a, o->name, 0)) return cli_usage(o->name, g.value, "is given twice, want it once");
+  if (o->kind != CLI_LIST && cli_args_nth(a, o->name, 0))
+    return cli_usage(o->name, g.value, "is given twice, want it once");
   a->given[a->n_given++] = g;
   return CLI_OK;
 }

@@ -10,20 +10,31 @@
 
 enum { FILE_MAX = 1 << 20, PROBLEMS_MAX = 10000 };
 
-typedef struct bench { cli_args args; char *facts; json_t *results; double seconds; int64_t threads; int rc; } bench;
+typedef struct bench {
+  cli_args args;
+  char *facts;
+  json_t *results;
+  double seconds;
+  int64_t threads;
+  int rc;
+} bench;
 
 static json_t *real(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 /* ---- One problem ---- */
 
 static void print_figure(const bench_subject *s, const bench_figure *f) {
-  printf("%s\n  %s %s %s, %u threads: median %.6g s (spread %.1f %%, %zu samples), %.1f GFLOP/s", s->problem, s->decision.row,
-         s->decision.kernel, s->decision.isa, s->decision.threads, f->median_s, 100 * f->spread, f->samples, f->gflops);
+  printf("%s\n  %s %s %s, %u threads: median %.6g s (spread %.1f %%, %zu samples), %.1f GFLOP/s", s->problem,
+         s->decision.row, s->decision.kernel, s->decision.isa, s->decision.threads, f->median_s, 100 * f->spread,
+         f->samples, f->gflops);
   if (f->trusted) printf(", %.1f %% of the peak of %.1f", 100 * f->share, f->peak_gflops);
   else printf(", peak not measured");
-  if (isfinite(f->flop_per_cycle)) printf("\n  probe: %.2f FLOP/cycle at %.2f GHz%s", f->flop_per_cycle, f->hertz * 1e-9, f->trusted ? "" : ", not within 5 % of a power of two from 8 to 64");
+  if (isfinite(f->flop_per_cycle))
+    printf("\n  probe: %.2f FLOP/cycle at %.2f GHz%s", f->flop_per_cycle, f->hertz * 1e-9,
+           f->trusted ? "" : ", not within 5 % of a power of two from 8 to 64");
   printf("\n");
-  if (bench_subject_busy(s) > 0.02) cli_notice("others had %.0f %% of the core, processor time is counted", 100 * bench_subject_busy(s));
+  if (bench_subject_busy(s) > 0.02)
+    cli_notice("others had %.0f %% of the core, processor time is counted", 100 * bench_subject_busy(s));
 }
 
 static int one_problem(bench *b, const char *text) {
@@ -35,12 +46,13 @@ static int one_problem(bench *b, const char *text) {
     rc = cli_usage("PROBLEM", text, "the run failed");
   } else {
     if (!cli_out_json()) print_figure(&s, &f);
-    json_t *probe = json_pack("{s:o,s:o,s:o,s:b}", "gflops", real(f.peak_gflops), "ghz", real(f.hertz * 1e-9), "flop_per_cycle",
-                              real(f.flop_per_cycle), "trusted", f.trusted);
-    json_array_append_new(b->results, json_pack("{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:n,s:o}", "problem", s.problem, "row",
-                                                s.decision.row, "kernel", s.decision.kernel, "isa", s.decision.isa, "threads",
-                                                (int)s.decision.threads, "median_s", real(f.median_s), "spread", real(f.spread),
-                                                "gflops", real(f.gflops), "peak_share", real(f.share), "peer", "probe", probe));
+    json_t *probe = json_pack("{s:o,s:o,s:o,s:b}", "gflops", real(f.peak_gflops), "ghz", real(f.hertz * 1e-9),
+                              "flop_per_cycle", real(f.flop_per_cycle), "trusted", f.trusted);
+    json_array_append_new(b->results,
+                          json_pack("{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:n,s:o}", "problem", s.problem, "row",
+                                    s.decision.row, "kernel", s.decision.kernel, "isa", s.decision.isa, "threads",
+                                    (int)s.decision.threads, "median_s", real(f.median_s), "spread", real(f.spread),
+                                    "gflops", real(f.gflops), "peak_share", real(f.share), "peer", "probe", probe));
   }
   bench_subject_free(&s);
   return rc;
@@ -54,7 +66,8 @@ static int file_of_problems(bench *b, const char *path) {
   int rc = CLI_OK, count = 0;
   if (!text) rc = cli_usage("FILE", path, "%s", error.s);
   else if (memchr(text, 0, n)) rc = cli_usage("FILE", path, "holds a NUL byte, want problem strings, one a line");
-  for (char *line = rc ? NULL : strtok_r(text, "\r\n", &state); line && rc != CLI_USAGE; line = strtok_r(NULL, "\r\n", &state)) {
+  for (char *line = rc ? NULL : strtok_r(text, "\r\n", &state); line && rc != CLI_USAGE;
+       line = strtok_r(NULL, "\r\n", &state)) {
     if (*line == '#') continue;
     if (++count > PROBLEMS_MAX) rc = cli_usage("FILE", path, "has more than %d problems", PROBLEMS_MAX);
     else if (one_problem(b, line)) rc = CLI_FAILED;
@@ -79,14 +92,19 @@ static int compare(bench *b, const char *text, const cli_given *ab) {
       if (!bench_compare(&first, &second, b->seconds, &r)) {
         rc = cli_usage("--ab", text, "a run failed");
       } else {
-        const char *verdict = fabs(r.ratio - 1) <= r.threshold ? "no difference" : r.ratio > 1 ? "A is faster" : "B is faster";
+        const char *verdict = fabs(r.ratio - 1) <= r.threshold ? "no difference"
+                              : r.ratio > 1                    ? "A is faster"
+                                                               : "B is faster";
         if (!cli_out_json())
-          printf("A %s: %s, median %.6g s\nB %s: %s, median %.6g s\nB takes %.4f of A's time, threshold %.4f (A against A), %zu rounds: %s\n",
-                 first.decision.row, first.problem, r.a_s, second.decision.row, second.problem, r.b_s, r.ratio, r.threshold, r.rounds, verdict);
-        json_array_append_new(b->results, json_pack("{s:{s:s,s:s,s:f},s:{s:s,s:s,s:f},s:f,s:f,s:I,s:s}", "a", "problem", first.problem, "row",
-                                                    first.decision.row, "median_s", r.a_s, "b", "problem", second.problem, "row",
-                                                    second.decision.row, "median_s", r.b_s, "ratio", r.ratio, "threshold", r.threshold,
-                                                    "rounds", (json_int_t)r.rounds, "verdict", verdict));
+          printf(
+              "A %s: %s, median %.6g s\nB %s: %s, median %.6g s\nB takes %.4f of A's time, threshold %.4f (A against A), %zu rounds: %s\n",
+              first.decision.row, first.problem, r.a_s, second.decision.row, second.problem, r.b_s, r.ratio,
+              r.threshold, r.rounds, verdict);
+        json_array_append_new(b->results,
+                              json_pack("{s:{s:s,s:s,s:f},s:{s:s,s:s,s:f},s:f,s:f,s:I,s:s}", "a", "problem",
+                                        first.problem, "row", first.decision.row, "median_s", r.a_s, "b", "problem",
+                                        second.problem, "row", second.decision.row, "median_s", r.b_s, "ratio", r.ratio,
+                                        "threshold", r.threshold, "rounds", (json_int_t)r.rounds, "verdict", verdict));
       }
       bench_subject_free(&second);
     }
@@ -112,7 +130,8 @@ static int run_words(bench *b) {
   if (json_array_size(b->results) && cli_out_json()) {
     rapt_ctx *ctx = NULL;
     char *facts = cli_ctx_create(NULL, 0, &ctx) ? NULL : cli_facts_text(ctx);
-    json_t *j = json_pack("{s:s,s:s?,s:O}", "schema", ab ? "rapt.bench.ab/1" : "rapt.bench/1", "facts", facts, "results", b->results);
+    json_t *j = json_pack("{s:s,s:s?,s:O}", "schema", ab ? "rapt.bench.ab/1" : "rapt.bench/1", "facts", facts,
+                          "results", b->results);
     json_dumpf(j, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(j);
@@ -123,7 +142,8 @@ static int run_words(bench *b) {
 }
 
 int cli_bench(int argc, char **argv) {
-  static const cli_option options[] = {{"--ab", CLI_PAIR}, {"--targets", CLI_FLAG}, {"--threads", CLI_VALUE}, {"--seconds", CLI_VALUE}};
+  static const cli_option options[] = {
+      {"--ab", CLI_PAIR}, {"--targets", CLI_FLAG}, {"--threads", CLI_VALUE}, {"--seconds", CLI_VALUE}};
   bench b = {.results = json_array()};
   int64_t seconds = 2;
   int rc = cli_args_parse(&b.args, options, CLI_COUNT(options), argc, argv);

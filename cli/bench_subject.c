@@ -52,7 +52,8 @@ static void fill(void *p, int32_t dtype, int64_t n, uint32_t seed) {
   }
 }
 
-static bool make_tensor(bench_subject *s, const rapt_problem *p, int32_t field, int32_t dtype, const int64_t size[4], size_t buffer, int slot) {
+static bool make_tensor(bench_subject *s, const rapt_problem *p, int32_t field, int32_t dtype, const int64_t size[4],
+                        size_t buffer, int slot) {
   const rapt_desc *d = &p->q + (field - RAPT_FIELD_Q);
   bool strided = (p->has & RAPT_HAS_Q_STRIDES << (field - RAPT_FIELD_Q)) != 0;
   int64_t elements, zero;
@@ -78,7 +79,8 @@ static bool make_vector(bench_subject *s, int32_t dtype, int64_t n, double value
 }
 
 static bool make_tensors(bench_subject *s, const rapt_problem *p) {
-  const int64_t q[4] = {p->B, p->Hq, p->Sq, p->D}, k[4] = {p->B, p->Hkv, p->Skv, p->D}, v[4] = {p->B, p->Hkv, p->Skv, p->Dv};
+  const int64_t q[4] = {p->B, p->Hq, p->Sq, p->D}, k[4] = {p->B, p->Hkv, p->Skv, p->D},
+                v[4] = {p->B, p->Hkv, p->Skv, p->Dv};
   const int64_t out[4] = {p->B, p->Hq, p->Sq, p->Dv}, lse[4] = {p->B, p->Hq, p->Sq, 1}, sinks[4] = {p->Hq, 1, 1, 1};
   const int64_t slopes[4] = {p->slopes.size[0] > 1 ? p->slopes.size[0] : 1, p->Hq, 1, 1};
   rapt_tensor o = {0}, l = {0};
@@ -95,14 +97,15 @@ static bool make_tensors(bench_subject *s, const rapt_problem *p) {
          make_tensor(s, p, RAPT_FIELD_LSE, l.dtype, lse, offsetof(rapt_buffers, lse), 8) &&
          make_vector(s, p->q_len, p->B, (double)p->Sq, offsetof(rapt_buffers, q_len), 9) &&
          make_vector(s, p->kv_len, p->B, (double)p->Skv, offsetof(rapt_buffers, kv_len), 10) &&
-         make_vector(s, p->alignment == RAPT_OFFSET_ARRAY ? RAPT_INT64 : 0, p->B, 0, offsetof(rapt_buffers, q_offset), 11);
+         make_vector(s, p->alignment == RAPT_OFFSET_ARRAY ? RAPT_INT64 : 0, p->B, 0, offsetof(rapt_buffers, q_offset),
+                     11);
 }
 
 /* ---- The subject ---- */
 
 static int refused(const bench_subject *s, const char *argument, rapt_status st) {
   if (!s->report) return cli_usage(argument, s->problem, "%s", cli_status(st));
-  char *text = cli_report_text(s->report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_TEXT);
+  char *text = cli_report_text(s->report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
   printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
   free(text);
   return CLI_FAILED;

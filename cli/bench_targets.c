@@ -10,17 +10,26 @@
 enum { FILE_MAX = 1 << 20 };
 static const double busy_max = 0.05;
 
-typedef struct target { const char *name, *figure, *problem, *beside; int64_t threads; double bar; } target;
-typedef struct outcome { double value; char note[160]; } outcome;      /* value NaN: not measured, note says why */
+typedef struct target {
+  const char *name, *figure, *problem, *beside;
+  int64_t threads;
+  double bar;
+} target;
+typedef struct outcome {
+  double value;
+  char note[160];
+} outcome;      /* value NaN: not measured, note says why */
 
 static bool read_target(const json_t *j, target *t, cli_str *error) {
-  *t = (target){json_string_value(json_object_get(j, "name")), json_string_value(json_object_get(j, "figure")),
-                json_string_value(json_object_get(j, "problem")), json_string_value(json_object_get(j, "beside")),
+  *t = (target){json_string_value(json_object_get(j, "name")),     json_string_value(json_object_get(j, "figure")),
+                json_string_value(json_object_get(j, "problem")),  json_string_value(json_object_get(j, "beside")),
                 json_integer_value(json_object_get(j, "threads")), json_number_value(json_object_get(j, "bar"))};
   const char *f = t->figure;
   if (!t->name || !f || !t->problem || !(t->bar > 0)) cli_str_add(error, "want name, figure, problem and bar");
-  else if (strcmp(f, "peak_share") && strcmp(f, "rate_ratio") && strcmp(f, "thread_gain")) cli_str_printf(error, "figure '%s': want peak_share, rate_ratio or thread_gain", f);
-  else if (!strcmp(f, "rate_ratio") && !t->beside) cli_str_add(error, "beside: is missing, a rate_ratio has two problems");
+  else if (strcmp(f, "peak_share") && strcmp(f, "rate_ratio") && strcmp(f, "thread_gain"))
+    cli_str_printf(error, "figure '%s': want peak_share, rate_ratio or thread_gain", f);
+  else if (!strcmp(f, "rate_ratio") && !t->beside)
+    cli_str_add(error, "beside: is missing, a rate_ratio has two problems");
   else if (!strcmp(f, "thread_gain") && t->threads < 2) cli_str_add(error, "threads: want 2 or more");
   return !error->n;
 }
@@ -36,10 +45,12 @@ static int peak_share(const target *t, double seconds, outcome *o) {
     snprintf(o->note, sizeof o->note, "the run failed");
     rc = CLI_FAILED;
   } else if (!f.trusted) {
-    snprintf(o->note, sizeof o->note, "%s: no probe to trust for %s (%.2f FLOP/cycle)", s.decision.row, s.decision.isa, f.flop_per_cycle);
+    snprintf(o->note, sizeof o->note, "%s: no probe to trust for %s (%.2f FLOP/cycle)", s.decision.row, s.decision.isa,
+             f.flop_per_cycle);
   } else {
     o->value = f.share;
-    snprintf(o->note, sizeof o->note, "%s, %.1f of %.1f GFLOP/s, %.2f FLOP/cycle at %.2f GHz, core shared %.0f %%", s.decision.row, f.gflops, f.peak_gflops, f.flop_per_cycle, f.hertz * 1e-9, 100 * bench_subject_busy(&s));
+    snprintf(o->note, sizeof o->note, "%s, %.1f of %.1f GFLOP/s, %.2f FLOP/cycle at %.2f GHz, core shared %.0f %%",
+             s.decision.row, f.gflops, f.peak_gflops, f.flop_per_cycle, f.hertz * 1e-9, 100 * bench_subject_busy(&s));
   }
   bench_subject_free(&s);
   return rc;
@@ -53,7 +64,8 @@ static int rate_ratio(const target *t, double seconds, outcome *o) {
   if (!(rc = bench_subject_make(&b, "problem", t->problem, 1))) {
     if (bench_compare(&a, &b, seconds, &r)) {
       o->value = b.flops / a.flops / r.ratio;
-      snprintf(o->note, sizeof o->note, "%s beside %s, %.1f and %.1f GFLOP/s, threshold %.3f", b.decision.row, a.decision.row, b.flops / r.b_s * 1e-9, a.flops / r.a_s * 1e-9, r.threshold);
+      snprintf(o->note, sizeof o->note, "%s beside %s, %.1f and %.1f GFLOP/s, threshold %.3f", b.decision.row,
+               a.decision.row, b.flops / r.b_s * 1e-9, a.flops / r.a_s * 1e-9, r.threshold);
     } else {
       snprintf(o->note, sizeof o->note, "the run failed");
       rc = CLI_FAILED;
@@ -82,10 +94,12 @@ static int thread_gain(const target *t, double seconds, outcome *o) {
     } else if (bench_subject_busy(&one) > busy_max) {
       snprintf(o->note, sizeof o->note, "others had %.0f %% of the core", 100 * bench_subject_busy(&one));
     } else if (!f1.trusted || !fn.trusted) {
-      snprintf(o->note, sizeof o->note, "no probe to trust (%.2f and %.2f FLOP/cycle)", f1.flop_per_cycle, fn.flop_per_cycle);
+      snprintf(o->note, sizeof o->note, "no probe to trust (%.2f and %.2f FLOP/cycle)", f1.flop_per_cycle,
+               fn.flop_per_cycle);
     } else {
       o->value = 1 / r.ratio / (fn.peak_gflops / f1.peak_gflops);
-      snprintf(o->note, sizeof o->note, "%u threads, gain %.2f, the probe's %.2f", many.decision.threads, 1 / r.ratio, fn.peak_gflops / f1.peak_gflops);
+      snprintf(o->note, sizeof o->note, "%u threads, gain %.2f, the probe's %.2f", many.decision.threads, 1 / r.ratio,
+               fn.peak_gflops / f1.peak_gflops);
     }
     bench_subject_free(&many);
   }
@@ -143,11 +157,14 @@ int bench_targets(const char *path, double seconds) {
     bool failed = rc == CLI_FAILED || o.value < t.bar;
     const char *verdict = failed ? "missed" : isnan(o.value) ? "not measured" : "met";
     failed ? missed++ : isnan(o.value) ? open++ : met++;
-    if (!cli_out_json()) printf("%-40s %6.3f  bar %.2f  %s%s%s  (%s)\n", t.name, o.value, t.bar, failed ? cli_bad() : cli_good(), verdict, cli_plain(), o.note);
+    if (!cli_out_json())
+      printf("%-40s %6.3f  bar %.2f  %s%s%s  (%s)\n", t.name, o.value, t.bar, failed ? cli_bad() : cli_good(), verdict,
+             cli_plain(), o.note);
     fflush(stdout);
-    json_array_append_new(results, json_pack("{s:s,s:s,s:s,s:o,s:f,s:s,s:s}", "name", t.name, "figure", t.figure, "problem",
-                                             t.problem, "value", isnan(o.value) ? json_null() : json_real(o.value), "bar", t.bar,
-                                             "verdict", verdict, "note", o.note));
+    json_array_append_new(results,
+                          json_pack("{s:s,s:s,s:s,s:o,s:f,s:s,s:s}", "name", t.name, "figure", t.figure, "problem",
+                                    t.problem, "value", isnan(o.value) ? json_null() : json_real(o.value), "bar", t.bar,
+                                    "verdict", verdict, "note", o.note));
   }
   if (rc != CLI_USAGE) {
     if (cli_out_json()) {

@@ -8,13 +8,14 @@
 
 enum { ELEMENTS_MAX = 1 << 26 };
 
-const char *const case_tensor_names[CASE_TENSORS] = {"q", "k", "v", "mask", "bias", "sinks", "slopes", "q_len", "kv_len",
-                                                     "cu_q", "cu_k", "q_offset", "out", "lse"};
+const char *const case_tensor_names[CASE_TENSORS] = {"q",     "k",      "v",    "mask", "bias",     "sinks", "slopes",
+                                                     "q_len", "kv_len", "cu_q", "cu_k", "q_offset", "out",   "lse"};
 static const size_t buffer_of[CASE_TENSORS] = {
-  offsetof(rapt_buffers, q), offsetof(rapt_buffers, k), offsetof(rapt_buffers, v), offsetof(rapt_buffers, mask),
-  offsetof(rapt_buffers, bias), offsetof(rapt_buffers, sinks), offsetof(rapt_buffers, slopes),
-  offsetof(rapt_buffers, q_len), offsetof(rapt_buffers, kv_len), offsetof(rapt_buffers, cu_q),
-  offsetof(rapt_buffers, cu_k), offsetof(rapt_buffers, q_offset), offsetof(rapt_buffers, out), offsetof(rapt_buffers, lse)};
+    offsetof(rapt_buffers, q),      offsetof(rapt_buffers, k),     offsetof(rapt_buffers, v),
+    offsetof(rapt_buffers, mask),   offsetof(rapt_buffers, bias),  offsetof(rapt_buffers, sinks),
+    offsetof(rapt_buffers, slopes), offsetof(rapt_buffers, q_len), offsetof(rapt_buffers, kv_len),
+    offsetof(rapt_buffers, cu_q),   offsetof(rapt_buffers, cu_k),  offsetof(rapt_buffers, q_offset),
+    offsetof(rapt_buffers, out),    offsetof(rapt_buffers, lse)};
 
 int case_tensor_find(const char *name) {
   for (int i = 0; i < CASE_TENSORS; i++)
@@ -47,7 +48,8 @@ static void set_shape(case_tensor *t, int32_t dtype, const char *axes, int rank,
     t->stride[i] = step;
     if (size[i] > 0) step *= size[i] < ELEMENTS_MAX ? size[i] : ELEMENTS_MAX;
   }
-  if (!cli_count(t->size, rank, &t->count) || t->count > ELEMENTS_MAX) case_bad("shapes: want at most %d elements a tensor, none negative", ELEMENTS_MAX);
+  if (!cli_count(t->size, rank, &t->count) || t->count > ELEMENTS_MAX)
+    case_bad("shapes: want at most %d elements a tensor, none negative", ELEMENTS_MAX);
 }
 
 /* Shapes that contradict the others, strides that are not dense. */
@@ -66,7 +68,8 @@ static void apply_layout(case_call *c, int i) {
 
 static void make_tensor(case_call *c, int i, int64_t heads, int64_t tokens, int64_t width) {
   const int64_t dense[4] = {c->B, heads, tokens, width}, packed[3] = {tokens, heads, width};
-  set_shape(&c->t[i], dtype_of(c, case_tensor_names[i]), c->packed ? "shd" : "bhsd", c->packed ? 3 : 4, c->packed ? packed : dense);
+  set_shape(&c->t[i], dtype_of(c, case_tensor_names[i]), c->packed ? "shd" : "bhsd", c->packed ? 3 : 4,
+            c->packed ? packed : dense);
   apply_layout(c, i);
 }
 
@@ -76,7 +79,12 @@ static void make_vector(case_call *c, int i, int32_t dtype, const json_t *list, 
   if (!json_is_array(list)) case_bad("%s: want a list", what);
   set_shape(&c->t[i], dtype, "b", 1, &n);
   c->t[i].value = cli_alloc((size_t)n + 1, sizeof(double));
-  for (int64_t k = 0; k < n; k++) c->t[i].value[k] = cli_round(dtype, case_number(json_array_get(list, (size_t)k), what));
+  int64_t want = i == CASE_CUQ || i == CASE_CUK                           ? c->B + 1
+                 : i == CASE_QLEN || i == CASE_KVLEN || i == CASE_QOFFSET ? c->B
+                                                                          : n;
+  if (n != want) case_bad("%s: has %lld numbers, want %lld", what, (long long)n, (long long)want);
+  for (int64_t k = 0; k < n; k++)
+    c->t[i].value[k] = cli_round(dtype, case_number(json_array_get(list, (size_t)k), what));
 }
 
 static int32_t index_type(const json_t *object) {
@@ -106,11 +114,13 @@ static void make_slopes(case_call *c, const json_t *slopes) {
   t->value = cli_alloc((size_t)t->count + 1, sizeof(double));
   for (int64_t b = 0; b < size[0]; b++)
     for (int64_t h = 0; h < size[1]; h++)
-      t->value[b * size[1] + h] = cli_round(RAPT_FP32, case_number(json_array_get(json_array_get(slopes, (size_t)b), (size_t)h), "alibi.slopes"));
+      t->value[b * size[1] + h] = cli_round(
+          RAPT_FP32, case_number(json_array_get(json_array_get(slopes, (size_t)b), (size_t)h), "alibi.slopes"));
 }
 
 static void make_tensors(case_call *c) {
-  const json_t *j = c->json, *fill = case_field(j, "fill"), *lengths = case_field(j, "lengths"), *packed = case_field(j, "packed");
+  const json_t *j = c->json, *fill = case_field(j, "fill"), *lengths = case_field(j, "lengths"),
+               *packed = case_field(j, "packed");
   make_tensor(c, CASE_Q, c->Hq, c->Sq, c->D);
   make_tensor(c, CASE_K, c->Hkv, c->Skv, c->D);
   make_tensor(c, CASE_V, c->Hkv, c->Skv, c->Dv);
@@ -123,15 +133,19 @@ static void make_tensors(case_call *c) {
   make_plane(c, CASE_MASK);
   make_plane(c, CASE_BIAS);
   if (case_field(j, "sinks"))
-    make_vector(c, CASE_SINKS, case_field(j, "sinks_dtype") ? dtype_named(case_field(j, "sinks_dtype"), "sinks_dtype") : RAPT_FP32, case_field(j, "sinks"), "sinks");
+    make_vector(c, CASE_SINKS,
+                case_field(j, "sinks_dtype") ? dtype_named(case_field(j, "sinks_dtype"), "sinks_dtype") : RAPT_FP32,
+                case_field(j, "sinks"), "sinks");
   if (case_field(j, "alibi")) make_slopes(c, case_field(case_field(j, "alibi"), "slopes"));
   if (case_field(lengths, "q")) make_vector(c, CASE_QLEN, index_type(lengths), case_field(lengths, "q"), "lengths.q");
-  if (case_field(lengths, "kv")) make_vector(c, CASE_KVLEN, index_type(lengths), case_field(lengths, "kv"), "lengths.kv");
+  if (case_field(lengths, "kv"))
+    make_vector(c, CASE_KVLEN, index_type(lengths), case_field(lengths, "kv"), "lengths.kv");
   if (packed) {
     make_vector(c, CASE_CUQ, index_type(packed), case_field(packed, "cu_q"), "packed.cu_q");
     make_vector(c, CASE_CUK, index_type(packed), case_field(packed, "cu_k"), "packed.cu_k");
   }
-  if (json_is_array(case_field(j, "offset"))) make_vector(c, CASE_QOFFSET, RAPT_INT64, case_field(j, "offset"), "offset");
+  if (json_is_array(case_field(j, "offset")))
+    make_vector(c, CASE_QOFFSET, RAPT_INT64, case_field(j, "offset"), "offset");
 }
 
 /* ---- The problem ---- */
@@ -175,7 +189,8 @@ static void fill_sizes(case_call *c) {
 
 static void fill_position(case_call *c) {
   rapt_problem *p = &c->p;
-  const json_t *j = c->json, *align = case_field(j, "align"), *offset = case_field(j, "offset"), *window = case_field(j, "window");
+  const json_t *j = c->json, *align = case_field(j, "align"), *offset = case_field(j, "offset"),
+               *window = case_field(j, "window");
   if (json_is_true(case_field(j, "causal"))) p->flags |= RAPT_CAUSAL;
   if (align) {
     const char *s = case_text(align, "align");
@@ -188,7 +203,8 @@ static void fill_position(case_call *c) {
   if (!window) return;
   if (json_array_size(window) != 2) case_bad("window: want two bounds");
   p->has |= RAPT_HAS_WINDOW;
-  for (size_t i = 0; i < 2; i++) p->window[i] = json_is_null(json_array_get(window, i)) ? -1 : case_int(json_array_get(window, i), "window");
+  for (size_t i = 0; i < 2; i++)
+    p->window[i] = json_is_null(json_array_get(window, i)) ? -1 : case_int(json_array_get(window, i), "window");
 }
 
 static void fill_options(case_call *c) {
@@ -220,14 +236,22 @@ static void fill_options(case_call *c) {
     for (size_t i = 0; i < 4; i++)
       if (case_field(base, bases[i])) p->base[i] = case_int(case_field(base, bases[i]), "dropout.base");
   }
-  if (json_is_object(case_field(j, "dtype")) && case_field(case_field(j, "dtype"), "out")) p->out.dtype = c->t[CASE_OUT].dtype;
+  if (json_is_object(case_field(j, "dtype")) && case_field(case_field(j, "dtype"), "out"))
+    p->out.dtype = c->t[CASE_OUT].dtype;
   set_strides(c, CASE_OUT, &p->out, RAPT_HAS_OUT_STRIDES);
   set_strides(c, CASE_LSE, &p->lse, RAPT_HAS_LSE_STRIDES);
 }
 
-static int alias_of(const case_call *c, const char *name) {
-  const json_t *a = case_field(case_field(c->json, "alias"), name);
-  return a ? case_tensor_find(case_text(a, "alias")) : -1;
+/* The input whose memory a tensor uses; it must reach as far as the tensor. */
+static int alias_of(const case_call *c, int i) {
+  const json_t *a = case_field(case_field(c->json, "alias"), case_tensor_names[i]);
+  if (!a) return -1;
+  int other = case_tensor_find(case_text(a, "alias"));
+  const case_tensor *t = &c->t[i], *o = other < 0 || other >= CASE_V ? NULL : &c->t[other];
+  if (!o || o->dtype != t->dtype || o->rank != t->rank || memcmp(o->stride, t->stride, sizeof o->stride) ||
+      memcmp(o->size, t->size, sizeof o->size))
+    case_bad("alias: '%s', want q or k of the same dtype, shape and strides", json_string_value(a));
+  return other;
 }
 
 void case_build(case_call *c, const json_t *json) {
@@ -236,12 +260,13 @@ void case_build(case_call *c, const json_t *json) {
   c->id = case_text(case_field(json, "id"), "id");
   c->kind = case_text(case_field(json, "kind"), "kind");
   int64_t *const sizes[] = {&c->B, &c->Hq, &c->Hkv, &c->Sq, &c->Skv, &c->D, &c->Dv};
-  for (size_t i = 0; i < CLI_COUNT(names); i++) *sizes[i] = case_int(case_field(case_field(json, "shapes"), names[i]), names[i]);
+  for (size_t i = 0; i < CLI_COUNT(names); i++)
+    *sizes[i] = case_int(case_field(case_field(json, "shapes"), names[i]), names[i]);
   c->packed = case_field(json, "packed") != NULL;
   c->rank3 = case_field(json, "rank") && case_int(case_field(json, "rank"), "rank") == 3;
-  c->alias_out = alias_of(c, "out");
-  c->alias_v = alias_of(c, "v");
   make_tensors(c);
+  c->alias_out = alias_of(c, CASE_OUT);
+  c->alias_v = alias_of(c, CASE_V);
   fill_sizes(c);
   fill_position(c);
   fill_options(c);
@@ -250,7 +275,8 @@ void case_build(case_call *c, const json_t *json) {
 /* ---- Memory ---- */
 
 bool case_place(case_call *c) {
-  const json_t *surround = case_field(c->json, "surround"), *place = case_field(c->json, "place"), *prefill = case_field(c->json, "prefill");
+  const json_t *surround = case_field(c->json, "surround"), *place = case_field(c->json, "place"),
+               *prefill = case_field(c->json, "prefill");
   for (int i = 0; i < CASE_TENSORS; i++) {
     case_tensor *t = &c->t[i];
     const char *name = case_tensor_names[i];

@@ -8,11 +8,31 @@
 
 #include "case.h"
 
-enum { OP_NUMBER, OP_VARIABLE, OP_NEG, OP_NOT, OP_ADD, OP_SUB, OP_MUL, OP_MOD, OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ, OP_NE,
-       OP_AND, OP_OR };
+enum {
+  OP_NUMBER,
+  OP_VARIABLE,
+  OP_NEG,
+  OP_NOT,
+  OP_ADD,
+  OP_SUB,
+  OP_MUL,
+  OP_MOD,
+  OP_LT,
+  OP_LE,
+  OP_GT,
+  OP_GE,
+  OP_EQ,
+  OP_NE,
+  OP_AND,
+  OP_OR
+};
 enum { DEPTH = 24 };
 
-typedef struct parser { case_expr *e; const char *s, *letters, *error; int depth; } parser;
+typedef struct parser {
+  case_expr *e;
+  const char *s, *letters, *error;
+  int depth;
+} parser;
 
 static void emit(parser *p, uint8_t op, double number) {
   if (p->e->n == (int)CLI_COUNT(p->e->op)) {
@@ -33,9 +53,13 @@ static bool eat(parser *p, const char *token) {
 }
 
 /* Binary operators by level, the loosest first; the longer spelling of two goes first. */
-static const struct { const char *token; uint8_t op; int level; } operators[] = {
-  {"||", OP_OR, 0}, {"&&", OP_AND, 1}, {"==", OP_EQ, 2}, {"!=", OP_NE, 2}, {"<=", OP_LE, 3}, {">=", OP_GE, 3},
-  {"<", OP_LT, 3}, {">", OP_GT, 3}, {"+", OP_ADD, 4}, {"-", OP_SUB, 4}, {"*", OP_MUL, 5}, {"%", OP_MOD, 5},
+static const struct {
+  const char *token;
+  uint8_t op;
+  int level;
+} operators[] = {
+    {"||", OP_OR, 0}, {"&&", OP_AND, 1}, {"==", OP_EQ, 2}, {"!=", OP_NE, 2}, {"<=", OP_LE, 3}, {">=", OP_GE, 3},
+    {"<", OP_LT, 3},  {">", OP_GT, 3},   {"+", OP_ADD, 4}, {"-", OP_SUB, 4}, {"*", OP_MUL, 5}, {"%", OP_MOD, 5},
 };
 enum { LEVELS = 6 };
 
@@ -118,9 +142,7 @@ double case_expr_value(const case_expr *e, const int64_t *variables) {
       case OP_VARIABLE: stack[n++] = (double)variables[(int)e->number[i]]; break;
       case OP_NEG: stack[n - 1] = -stack[n - 1]; break;
       case OP_NOT: stack[n - 1] = stack[n - 1] == 0; break;
-      default:
-        n--;
-        stack[n - 1] = binary(e->op[i], stack[n - 1], stack[n]);
+      default: n--; stack[n - 1] = binary(e->op[i], stack[n - 1], stack[n]);
     }
   }
   return n ? stack[n - 1] : NAN;

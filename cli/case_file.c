@@ -22,9 +22,10 @@ void case_bad(const char *format, ...) {
 
 static const char *const common[] = {"id", "record", "kind", "topic", "title", "note", "open", "needs"};
 static const char *const of_call[] = {
-  "dtype", "shapes", "fill", "shape_of", "strides", "mask", "bias", "causal", "align", "offset", "window", "lengths",
-  "scale", "softcap", "sinks", "dropout", "grads", "prefill", "surround", "place", "alias", "readonly", "repeat", "want",
-  "fault", "refuse", "or_refuse", "tol", "packed", "alibi", "strict", "mixed_kv", "sinks_dtype", "rank"};
+    "dtype",    "shapes", "fill",    "shape_of", "strides",  "mask",        "bias",    "causal", "align",
+    "offset",   "window", "lengths", "scale",    "softcap",  "sinks",       "dropout", "grads",  "prefill",
+    "surround", "place",  "alias",   "readonly", "repeat",   "want",        "fault",   "refuse", "or_refuse",
+    "tol",      "packed", "alibi",   "strict",   "mixed_kv", "sinks_dtype", "rank"};
 static const char *const of_merge[] = {"parts", "want", "tol"};
 static const char *const of_scenario[] = {"calls", "steps", "expect"};
 
@@ -138,7 +139,8 @@ const char *case_text(const json_t *v, const char *what) {
 }
 
 int case_ints(const json_t *list, int64_t *out, int max, const char *what) {
-  if (!json_is_array(list) || json_array_size(list) > (size_t)max) case_bad("%s: want a list of at most %d whole numbers", what, max);
+  if (!json_is_array(list) || json_array_size(list) > (size_t)max)
+    case_bad("%s: want a list of at most %d whole numbers", what, max);
   int n = (int)json_array_size(list);
   for (int i = 0; i < n; i++) out[i] = case_int(json_array_get(list, (size_t)i), what);
   return n;

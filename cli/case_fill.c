@@ -16,7 +16,10 @@ static double uniform(uint32_t seed, uint32_t i) {
   return (double)(h >> 9) / 4194304.0 - 1.0;
 }
 
-typedef struct storage { int axis[4]; int64_t size[4], start[4]; } storage;
+typedef struct storage {
+  int axis[4];
+  int64_t size[4], start[4];
+} storage;
 
 /* The order, sizes and start of the flat index that U counts; default: the tensor's own. */
 static void read_storage(const case_tensor *t, const json_t *j, storage *s) {
@@ -26,12 +29,15 @@ static void read_storage(const case_tensor *t, const json_t *j, storage *s) {
   if ((int)strlen(axes) != t->rank) case_bad("storage.axes '%s': want the axes of '%s'", axes, t->axes);
   for (int i = 0; i < t->rank; i++) {
     const char *letter = strchr(t->axes, axes[i]);
-    if (!letter || strchr(axes, axes[i]) != axes + i) case_bad("storage.axes '%s': want the axes of '%s'", axes, t->axes);
+    if (!letter || strchr(axes, axes[i]) != axes + i)
+      case_bad("storage.axes '%s': want the axes of '%s'", axes, t->axes);
     s->axis[i] = (int)(letter - t->axes);
     s->size[i] = t->size[s->axis[i]];
   }
-  if (sizes && case_ints(sizes, s->size, t->rank, "storage.sizes") != t->rank) case_bad("storage.sizes: want one an axis");
-  if (start && case_ints(start, s->start, t->rank, "storage.start") != t->rank) case_bad("storage.start: want one an axis");
+  if (sizes && case_ints(sizes, s->size, t->rank, "storage.sizes") != t->rank)
+    case_bad("storage.sizes: want one an axis");
+  if (start && case_ints(start, s->start, t->rank, "storage.start") != t->rank)
+    case_bad("storage.start: want one an axis");
   for (int i = 0; i < t->rank; i++)
     if (s->size[i] != 1 && (s->start[i] < 0 || s->start[i] + t->size[s->axis[i]] > s->size[i]))
       case_bad("storage: is too small on the axis %c", axes[i]);
@@ -53,13 +59,14 @@ static void fill_uniform(case_tensor *t, const json_t *recipe) {
 }
 
 static void fill_list(case_tensor *t, const json_t *list) {
-  if ((int64_t)json_array_size(list) != t->count) case_bad("list: has %zu elements, want %lld", json_array_size(list), (long long)t->count);
+  if ((int64_t)json_array_size(list) != t->count)
+    case_bad("list: has %zu elements, want %lld", json_array_size(list), (long long)t->count);
   for (int64_t i = 0; i < t->count; i++) t->value[i] = case_number(json_array_get(list, (size_t)i), "list");
 }
 
 static void parse_expression(case_expr *e, const json_t *text, const char *letters) {
   const char *s = case_text(text, "expr"), *error = case_expr_parse(e, s, letters);
-  if (error) case_bad("expression '%s': %s", s, error);
+  if (error) case_bad("expression '%.60s': %s", s, error);
 }
 
 static void fill_expression(case_tensor *t, const json_t *text) {
@@ -86,7 +93,8 @@ static void set_at(case_tensor *t, const json_t *lead, double value) {
   int64_t index[4], first = 0;
   int n = case_ints(lead, index, t->rank, "at");
   for (int i = 0; i < n; i++) {
-    if (index[i] < 0 || index[i] >= t->size[i]) case_bad("at: index %lld is outside 0..%lld", (long long)index[i], (long long)t->size[i] - 1);
+    if (index[i] < 0 || index[i] >= t->size[i])
+      case_bad("at: index %lld is outside 0..%lld", (long long)index[i], (long long)t->size[i] - 1);
     first += index[i] * case_span(t, i + 1);
   }
   for (int64_t i = 0; i < case_span(t, n); i++) t->value[first + i] = value;
@@ -126,7 +134,8 @@ void case_fill(case_tensor *t, const json_t *recipe) {
   apply_set(t, case_field(recipe, "set"));
   const json_t *byte = case_field(recipe, "true_byte");
   for (int64_t i = 0; i < t->count; i++) {
-    if (case_field(recipe, "keep") || case_field(recipe, "below")) t->value[i] = t->value[i] != 0 ? byte ? case_number(byte, "true_byte") : 1 : 0;
+    if (case_field(recipe, "keep") || case_field(recipe, "below"))
+      t->value[i] = t->value[i] != 0 ? byte ? case_number(byte, "true_byte") : 1 : 0;
     t->value[i] = cli_round(t->dtype, t->value[i]);
   }
 }

@@ -7,7 +7,11 @@
 
 #include "case.h"
 
-typedef struct oracle { const case_call *c; double scale, largest, *logit; bool *sees; } oracle;
+typedef struct oracle {
+  const case_call *c;
+  double scale, largest, *logit;
+  bool *sees;
+} oracle;
 
 /* Element of a mask or bias, aligned from the right (M12); 0 or 1 elsewhere where it is absent. */
 static double plane(const case_tensor *t, const int64_t index[4], double absent) {
@@ -23,7 +27,8 @@ static int64_t position(const case_call *c, int64_t b, int64_t i) {
   const rapt_problem *p = &c->p;
   if (p->alignment == RAPT_OFFSET) return p->q_offset + i;
   if (p->alignment == RAPT_OFFSET_ARRAY) return (int64_t)c->t[CASE_QOFFSET].value[b] + i;
-  if (p->alignment == RAPT_BOTTOM_RIGHT) return length(&c->t[CASE_KVLEN], b, c->Skv) - length(&c->t[CASE_QLEN], b, c->Sq) + i;
+  if (p->alignment == RAPT_BOTTOM_RIGHT)
+    return length(&c->t[CASE_KVLEN], b, c->Skv) - length(&c->t[CASE_QLEN], b, c->Sq) + i;
   return i;
 }
 
@@ -86,7 +91,8 @@ static void row(const oracle *o, int64_t b, int64_t h, int64_t i, double *out, d
 bool case_oracle(const case_call *c, double *out, double *lse) {
   bool wide = c->t[CASE_Q].dtype == RAPT_FP64;
   if (c->packed || c->p.dropout > 0 || c->Hkv < 1) return false;
-  oracle o = {c, c->p.has & RAPT_HAS_SCALE ? c->p.scale : 1 / sqrt((double)c->D), wide ? 0x1.fffffffffffffp1023 : 0x1.fffffep127, NULL, NULL};
+  oracle o = {c, c->p.has & RAPT_HAS_SCALE ? c->p.scale : 1 / sqrt((double)c->D),
+              wide ? 0x1.fffffffffffffp1023 : 0x1.fffffep127, NULL, NULL};
   if (!wide) o.scale = (double)(float)o.scale;                       /* N3 */
   o.logit = cli_alloc((size_t)c->Skv + 1, sizeof *o.logit);
   o.sees = cli_alloc((size_t)c->Skv + 1, sizeof *o.sees);

@@ -17,7 +17,8 @@ bool case_code_fits(const case_call *c, int32_t code, const char *row) {
   const rapt_problem *p = &c->p;
   bool half = uses_dtype(c, RAPT_FP16) || uses_dtype(c, RAPT_BF16);
   switch (code) {
-    case RAPT_CODE_ISA: case RAPT_CODE_UNTESTED: return !strncmp(row, "cpu.", 4);
+    case RAPT_CODE_ISA:
+    case RAPT_CODE_UNTESTED: return !strncmp(row, "cpu.", 4);
     case RAPT_CODE_DTYPE: return uses_dtype(c, RAPT_FP64) || (half && c->t[CASE_OUT].dtype != c->t[CASE_Q].dtype);
     case RAPT_CODE_DTYPE_MIX: return (p->flags & RAPT_MIXED_KV) != 0;
     case RAPT_CODE_HEADS: return c->Hq != c->Hkv;
@@ -37,7 +38,8 @@ bool case_code_fits(const case_call *c, int32_t code, const char *row) {
     case RAPT_CODE_SOFTCAP: return p->softcap != 0;
     case RAPT_CODE_SINK: return p->sinks.dtype != 0;
     case RAPT_CODE_SCALE: return (p->has & RAPT_HAS_SCALE) != 0;
-    case RAPT_CODE_DROPOUT: case RAPT_CODE_RNG: return p->dropout > 0;
+    case RAPT_CODE_DROPOUT:
+    case RAPT_CODE_RNG: return p->dropout > 0;
     case RAPT_CODE_STRICT: return (p->flags & RAPT_STRICT) != 0;
     case RAPT_CODE_GRAD: return p->backward != 0;
     case RAPT_CODE_GRAD_BIAS: return p->backward && p->flags & RAPT_GRAD_BIAS;
@@ -65,7 +67,8 @@ void case_check_refusal(const case_call *c, const rapt_report *r, const char *ro
     bool own = !strncmp(v.row, "cpu.", 4) || !strcmp(v.row, "ref");
     if (row ? strcmp(v.row, row) != 0 : !own) continue;
     asked++;
-    if (v.can != RAPT_UNABLE || !v.n_reasons) cli_str_printf(text, "%s: the call is refused, but the row has no reason\n", v.row);
+    if (v.can != RAPT_UNABLE || !v.n_reasons)
+      cli_str_printf(text, "%s: the call is refused, but the row has no reason\n", v.row);
     for (uint32_t k = 0; k < v.n_reasons; k++)
       if (rapt_report_reason(r, i, k, &why) == RAPT_OK) check_reason(c, &why, v.row, text);
   }
@@ -79,12 +82,14 @@ void case_check_fault(const case_call *c, rapt_status st, const rapt_reason *why
   const char *argument = case_text(case_field(want, "argument"), "refuse.argument");
   char *said = cli_reason_text(why, NULL);
   if (strcmp(cli_status(st), status)) cli_str_printf(text, "status is %s, want %s\n", cli_status(st), status);
-  else if (strcmp(rapt_code_name(why->code), code)) cli_str_printf(text, "code is %s, want %s: %s\n", rapt_code_name(why->code), code, said);
-  else if (strcmp(rapt_field_name(why->field), argument)) cli_str_printf(text, "argument is %s, want %s: %s\n", rapt_field_name(why->field), argument, said);
+  else if (strcmp(rapt_code_name(why->code), code))
+    cli_str_printf(text, "code is %s, want %s: %s\n", rapt_code_name(why->code), code, said);
+  else if (strcmp(rapt_field_name(why->field), argument))
+    cli_str_printf(text, "argument is %s, want %s: %s\n", rapt_field_name(why->field), argument, said);
   else if (!strstr(said, argument)) cli_str_printf(text, "the message does not name %s: %s\n", argument, said);
   size_t i;
-  json_array_foreach(has, i, word)
-    if (!strstr(said, case_text(word, "refuse.message_has"))) cli_str_printf(text, "the message lacks '%s': %s\n", json_string_value(word), said);
+  json_array_foreach(has, i, word) if (!strstr(said, case_text(word, "refuse.message_has")))
+      cli_str_printf(text, "the message lacks '%s': %s\n", json_string_value(word), said);
   const case_tensor *out = &c->t[CASE_OUT];
   if (c->built == RAPT_OK && c->alias_out < 0 && !case_tensor_same(out)) cli_str_add(text, "the output was written\n");
   free(said);

@@ -54,7 +54,8 @@ rapt_status case_again(const case_suite *s, const case_call *c, size_t slot, dou
 
 /* Fills scratch memory of the library with NaN: one call on inputs of NaN. */
 static void dirty(const case_suite *s, const case_call *c, size_t slot, double *out, double *lse) {
-  if (!case_field(c->json, "surround") || case_field(c->json, "readonly") || case_field(c->json, "alias") || c->huge) return;
+  if (!case_field(c->json, "surround") || case_field(c->json, "readonly") || case_field(c->json, "alias") || c->huge)
+    return;
   for (int i = CASE_Q; i <= CASE_V; i++) {
     double *bad = cli_alloc((size_t)c->t[i].count + 1, sizeof *bad);
     for (int64_t k = 0; k < c->t[i].count; k++) bad[k] = NAN;
@@ -71,22 +72,26 @@ static void check_memory(const case_call *c, cli_str *wrong) {
     if (!case_tensor_same(&c->t[i])) cli_str_printf(wrong, "input bytes of %s were written\n", case_tensor_names[i]);
   for (int i = CASE_OUT; i <= CASE_LSE; i++) {
     const case_tensor *t = &c->t[i];
-    if (!case_tensor_gaps_same(t)) cli_str_printf(wrong, "bytes between or around the elements of %s were written\n", case_tensor_names[i]);
+    if (!case_tensor_gaps_same(t))
+      cli_str_printf(wrong, "bytes between or around the elements of %s were written\n", case_tensor_names[i]);
     int64_t left = case_field(case_field(c->json, "prefill"), case_tensor_names[i]) ? -1 : case_tensor_unwritten(t);
     if (left >= 0) cli_str_printf(wrong, "%s: element %lld was not written\n", case_tensor_names[i], (long long)left);
   }
 }
 
 static void grad_flags(const case_call *c, rapt_problem *p) {
-  static const struct { const char *name; uint64_t flag; } grads[] = {
-    {"q", RAPT_GRAD_Q}, {"k", RAPT_GRAD_K}, {"v", RAPT_GRAD_V}, {"bias", RAPT_GRAD_BIAS}, {"sinks", RAPT_GRAD_SINKS}};
+  static const struct {
+    const char *name;
+    uint64_t flag;
+  } grads[] = {
+      {"q", RAPT_GRAD_Q}, {"k", RAPT_GRAD_K}, {"v", RAPT_GRAD_V}, {"bias", RAPT_GRAD_BIAS}, {"sinks", RAPT_GRAD_SINKS}};
   const json_t *list = case_field(c->json, "grads"), *name;
   size_t k;
   p->backward = 1;
   if (!list) p->flags |= RAPT_GRAD_Q | RAPT_GRAD_K | RAPT_GRAD_V;
-  json_array_foreach(list, k, name)
-    for (size_t i = 0; i < CLI_COUNT(grads); i++)
-      if (!strcmp(case_text(name, "grads"), grads[i].name)) p->flags |= grads[i].flag;
+  json_array_foreach(list, k, name) for (size_t i = 0; i < CLI_COUNT(grads);
+                                         i++) if (!strcmp(case_text(name, "grads"), grads[i].name)) p->flags |=
+      grads[i].flag;
 }
 
 /* The gradients of a backward case: this version must refuse them, with the right code. */
@@ -111,7 +116,8 @@ static void check_other_rows(const case_suite *s, const case_call *c, cli_str *w
   if (rapt_explain(s->ctx, &c->p, &report) == RAPT_OK)
     for (uint32_t i = 0; i < rapt_report_count(report); i++) {
       rapt_verdict v = RAPT_VERDICT_INIT;
-      if (rapt_report_verdict(report, i, &v) != RAPT_OK || !strncmp(v.row, "cpu.", 4) || !strcmp(v.row, "ref")) continue;
+      if (rapt_report_verdict(report, i, &v) != RAPT_OK || !strncmp(v.row, "cpu.", 4) || !strcmp(v.row, "ref"))
+        continue;
       if (v.can == RAPT_ABLE) cli_str_printf(wrong, "%s can run, and has no provider\n", v.row);
     }
   rapt_report_destroy(report);
@@ -148,11 +154,13 @@ static void call(const case_suite *s, case_call *c, size_t slot, case_result *r)
     check_memory(c, &r->wrong);
     case_tensor_gather(&c->t[CASE_OUT], r->out);
     case_tensor_gather(&c->t[CASE_LSE], r->lse);
-    if (s->slots[slot] && strcmp(r->row, s->slots[slot])) cli_str_printf(&r->wrong, "ran on '%s', required was %s\n", r->row, s->slots[slot]);
+    if (s->slots[slot] && strcmp(r->row, s->slots[slot]))
+      cli_str_printf(&r->wrong, "ran on '%s', required was %s\n", r->row, s->slots[slot]);
   } else if (r->status == RAPT_REFUSED && report && (s->slots[slot] || strcmp(c->kind, "refuse"))) {
     /* also for a fault that only a run shows, such as an overlap: a row that is not here has refused before */
     case_check_refusal(c, report, s->slots[slot], &r->wrong);
-    if (!case_tensor_same(&c->t[CASE_OUT]) || !case_tensor_same(&c->t[CASE_LSE])) cli_str_add(&r->wrong, "a refused call wrote an output\n");
+    if (!case_tensor_same(&c->t[CASE_OUT]) || !case_tensor_same(&c->t[CASE_LSE]))
+      cli_str_add(&r->wrong, "a refused call wrote an output\n");
   } else {
     take_fault(c, report, r);
   }

@@ -31,7 +31,11 @@ static bool close_to(double x, double y, double tol) { return x == y || (isnan(x
 
 /* ---- What a check speaks of ---- */
 
-typedef struct piece { const case_tensor *t; const char *of; int64_t first, n; } piece;
+typedef struct piece {
+  const case_tensor *t;
+  const char *of;
+  int64_t first, n;
+} piece;
 
 static bool is_gradient(const char *of) { return *of == 'd'; }
 
@@ -48,7 +52,8 @@ static piece pick(const json_t *want, const case_call *c, const char *of) {
     first += index[a] * case_span(t, a + 1);
   }
   if (!rows) return (piece){t, of, first, case_span(t, n)};
-  if (n >= t->rank || case_ints(rows, ends, 2, "rows") != 2 || ends[0] < 0 || ends[1] < ends[0] || ends[1] >= t->size[n])
+  if (n >= t->rank || case_ints(rows, ends, 2, "rows") != 2 || ends[0] < 0 || ends[1] < ends[0] ||
+      ends[1] >= t->size[n])
     case_bad("rows: want the first and the last on the next axis");
   int64_t step = case_span(t, n + 1);
   return (piece){t, of, first + ends[0] * step, (ends[1] - ends[0] + 1) * step};
@@ -61,24 +66,28 @@ static const double *values_of(const case_result *r, const char *of) { return !s
 static void check_list(const check *k, const piece *p, const double *x, const json_t *list) {
   bool exact = json_is_true(case_field(k->want, "exact")), zeros = case_field(k->want, "zeros") != NULL;
   const json_t *rtol = case_field(k->want, "rtol");
-  if ((int64_t)json_array_size(list) > p->n) case_bad("is: %zu values, %lld elements", json_array_size(list), (long long)p->n);
+  if ((int64_t)json_array_size(list) > p->n)
+    case_bad("is: %zu values, %lld elements", json_array_size(list), (long long)p->n);
   for (size_t i = 0; i < json_array_size(list); i++) {
     double want = case_number(json_array_get(list, i), "is"), tol = k->tol;
     if (rtol) tol = case_number(rtol, "rtol") * fabs(want);
     if (exact) want = cli_round(p->t->dtype, want);
     if (exact || (zeros && want == 0)) tol = 0;
-    if (!close_to(x[i], want, tol)) fail(k, "%s, element %zu: is %.9g, want %.9g within %.2g", p->of, i, x[i], want, tol);
+    if (!close_to(x[i], want, tol))
+      fail(k, "%s, element %zu: is %.9g, want %.9g within %.2g", p->of, i, x[i], want, tol);
   }
 }
 
 static void check_oracle(const check *k, const piece *p, const double *x) {
   const case_call *c = k->c;
-  double *out = cli_alloc((size_t)c->t[CASE_OUT].count + 1, sizeof *out), *lse = cli_alloc((size_t)c->t[CASE_LSE].count + 1, sizeof *lse);
+  double *out = cli_alloc((size_t)c->t[CASE_OUT].count + 1, sizeof *out),
+         *lse = cli_alloc((size_t)c->t[CASE_LSE].count + 1, sizeof *lse);
   if (case_oracle(c, out, lse)) {
     const double *want = (!strcmp(p->of, "lse") ? lse : out) + p->first;
     for (int64_t i = 0; i < p->n; i++)
       if (!close_to(x[i], want[i], k->tol)) {
-        fail(k, "%s, element %lld: is %.9g, the oracle says %.9g within %.2g", p->of, (long long)i, x[i], want[i], k->tol);
+        fail(k, "%s, element %lld: is %.9g, the oracle says %.9g within %.2g", p->of, (long long)i, x[i], want[i],
+             k->tol);
         break;
       }
   }
@@ -111,11 +120,13 @@ static void check_equals(const check *k, const piece *p, const double *x) {
   if (i < 0 || i > CASE_V) case_bad("equals: want q, k or v first");
   const case_tensor *t = &k->c->t[i];
   int64_t first = 0;
-  for (size_t a = 1; a < json_array_size(e); a++) first += case_int(json_array_get(e, a), "equals") * case_span(t, (int)a);
+  for (size_t a = 1; a < json_array_size(e); a++)
+    first += case_int(json_array_get(e, a), "equals") * case_span(t, (int)a);
   if (first < 0 || first + p->n > t->count) case_bad("equals: is outside of %s", case_tensor_names[i]);
   for (int64_t n = 0; n < p->n; n++)
     if (!close_to(x[n], t->value[first + n], 0)) {
-      fail(k, "%s, element %lld: is %.9g, want the row of %s: %.9g", p->of, (long long)n, x[n], case_tensor_names[i], t->value[first + n]);
+      fail(k, "%s, element %lld: is %.9g, want the row of %s: %.9g", p->of, (long long)n, x[n], case_tensor_names[i],
+           t->value[first + n]);
       return;
     }
 }
@@ -124,7 +135,7 @@ static void check_expr(const check *k, const piece *p, const double *x) {
   case_expr e;
   const char *s = case_text(case_field(k->want, "expr"), "expr");
   const char *error = case_expr_parse(&e, s, "bhid");
-  if (error) case_bad("expression '%s': %s", s, error);
+  if (error) case_bad("expression '%.60s': %s", s, error);
   for (int64_t i = 0; i < p->n; i++) {
     int64_t index[4] = {0};
     case_indices(p->t, p->first + i, index);
@@ -140,7 +151,8 @@ static void check_only(const check *k, const piece *p, const double *x) {
   const json_t *only = case_field(k->want, "only");
   for (int64_t i = 0; i < p->n; i++) {
     bool found = false;
-    for (size_t n = 0; n < json_array_size(only); n++) found |= close_to(x[i], case_number(json_array_get(only, n), "only"), k->tol);
+    for (size_t n = 0; n < json_array_size(only); n++)
+      found |= close_to(x[i], case_number(json_array_get(only, n), "only"), k->tol);
     if (!found) {
       fail(k, "%s, element %lld: %.9g is not among the allowed values", p->of, (long long)i, x[i]);
       return;
@@ -178,14 +190,16 @@ static bool value_fits(double x, const json_t *want, double bound) {
 }
 
 static void check_values(const check *k, const char *of) {
-  const json_t *w = k->want, *values = case_field(w, "values"), *bound = case_field(w, "bound"), *lead = case_field(w, "lead"), *cols = case_field(w, "cols");
+  const json_t *w = k->want, *values = case_field(w, "values"), *bound = case_field(w, "bound"),
+               *lead = case_field(w, "lead"), *cols = case_field(w, "cols");
   piece all = pick(w, k->c, of);
   const case_tensor *t = all.t;
   int rank = !strcmp(of, "lse") ? t->rank : t->rank - 1;
   int64_t width = case_span(t, rank), col[4096];
   int n_cols = cols ? case_ints(cols, col, (int)CLI_COUNT(col), "cols") : (int)width;
   int64_t vectors = lead ? (int64_t)json_array_size(lead) : width ? t->count / width : 0;
-  if ((int64_t)json_array_size(values) != vectors * n_cols || (json_is_array(bound) && json_array_size(bound) != json_array_size(values)))
+  if ((int64_t)json_array_size(values) != vectors * n_cols ||
+      (json_is_array(bound) && json_array_size(bound) != json_array_size(values)))
     case_bad("values: %zu of them, want %lld and as many bounds", json_array_size(values), (long long)vectors * n_cols);
   const double *x = values_of(k->r, of);
   for (int64_t v = 0; v < vectors; v++) {
@@ -214,8 +228,9 @@ static void check_values(const check *k, const char *of) {
 
 /* The same values and options, only memory differs (S14). */
 static bool only_memory_differs(const case_call *a, const case_call *b) {
-  static const char *const options[] = {"dtype", "shapes", "causal", "align", "offset", "window", "lengths", "alibi", "scale",
-                                        "softcap", "sinks", "sinks_dtype", "dropout", "strict", "mixed_kv", "packed"};
+  static const char *const options[] = {"dtype",   "shapes", "causal",   "align",   "offset", "window",
+                                        "lengths", "alibi",  "scale",    "softcap", "sinks",  "sinks_dtype",
+                                        "dropout", "strict", "mixed_kv", "packed"};
   for (size_t i = 0; i < CLI_COUNT(options); i++) {
     const json_t *x = case_field(a->json, options[i]), *y = case_field(b->json, options[i]);
     if ((x || y) && !json_equal(x, y)) return false;
@@ -228,10 +243,12 @@ static bool only_memory_differs(const case_call *a, const case_call *b) {
   return true;
 }
 
-static void compare_bits(const check *k, const char *of, const double *x, const double *y, int64_t n, bool bits, const char *what) {
+static void compare_bits(const check *k, const char *of, const double *x, const double *y, int64_t n, bool bits,
+                         const char *what) {
   for (int64_t i = 0; i < n; i++) {
     if (bits ? case_bits_equal(x + i, y + i, 1) : close_to(x[i], y[i], k->tol)) continue;
-    fail(k, "%s, element %lld: is %.17g, %s gives %.17g, want %s", of, (long long)i, x[i], what, y[i], bits ? "the same bits" : "them close");
+    fail(k, "%s, element %lld: is %.17g, %s gives %.17g, want %s", of, (long long)i, x[i], what, y[i],
+         bits ? "the same bits" : "them close");
     return;
   }
 }
@@ -272,7 +289,8 @@ static void check_repeat(const check *k) {
 }
 
 static void check_same(const check *k) {
-  const char *id = case_text(case_field(k->want, "same_bits_as"), "same_bits_as"), *only = json_string_value(case_field(k->want, "of"));
+  const char *id = case_text(case_field(k->want, "same_bits_as"), "same_bits_as"),
+             *only = json_string_value(case_field(k->want, "of"));
   if (!strcmp(id, "packed")) {
     check_dense(k, "the packed copy");
     return;
@@ -331,36 +349,61 @@ static void check_minus(const check *k, const piece *p, const double *x) {
   }
 }
 
+typedef struct ignored {
+  int tensor;
+  case_expr where;
+} ignored;
+
+/* The named places of q, k, v hold x. */
+static void poison(const case_call *c, const ignored *places, int n, double x) {
+  for (int i = 0; i < n; i++) {
+    const case_tensor *t = &c->t[places[i].tensor];
+    double *value = cli_alloc((size_t)t->count + 1, sizeof *value);
+    for (int64_t f = 0; f < t->count; f++) {
+      int64_t index[4] = {0};
+      case_indices(t, f, index);
+      value[f] = case_expr_value(&places[i].where, index) != 0 ? x : t->value[f];
+    }
+    case_tensor_scatter(t, value);
+    free(value);
+  }
+}
+
+static int read_ignored(const json_t *list, ignored *places) {
+  const char *name;
+  json_t *where;
+  int n = 0;
+  json_object_foreach((json_t *)list, name, where) {
+    places[n].tensor = case_tensor_find(name);
+    if (places[n].tensor < 0 || places[n].tensor > CASE_V ||
+        case_expr_parse(&places[n].where, case_text(where, "ignores"), "bhsd"))
+      case_bad("ignores: want expressions for q, k, v");
+    n++;                                                     /* keys are unique: at most three */
+  }
+  return n;
+}
+
 /* Any values at the named places, NaN and infinities included, leave the bits of out alone (M14). */
 static void check_ignores(const check *k) {
-  static const double poison[] = {NAN, INFINITY, -INFINITY, 1e30};
+  static const double values[] = {NAN, INFINITY, -INFINITY, 1e30};
   const case_tensor *o = &k->c->t[CASE_OUT], *l = &k->c->t[CASE_LSE];
-  const json_t *rows = case_field(k->want, "rows"), *where;
+  const json_t *rows = case_field(k->want, "rows");
   int64_t ends[2] = {0, o->size[2] - 1};
-  if (k->c->packed || (rows && case_ints(rows, ends, 2, "rows") != 2)) case_bad("ignores: want a dense call, rows: two numbers");
+  ignored places[3];
+  if (k->c->packed || case_field(k->c->json, "readonly") || case_field(k->c->json, "alias") ||
+      (rows && case_ints(rows, ends, 2, "rows") != 2))
+    case_bad("ignores: want a dense call with memory of its own that may be written, and two numbers as rows");
+  int n_places = read_ignored(case_field(k->want, "ignores"), places);
   double *out = cli_alloc((size_t)o->count + 1, sizeof *out), *lse = cli_alloc((size_t)l->count + 1, sizeof *lse);
-  for (size_t n = 0; n < CLI_COUNT(poison); n++) {
-    const char *name;
-    json_object_foreach((json_t *)case_field(k->want, "ignores"), name, where) {
-      int i = case_tensor_find(name);
-      case_expr e;
-      if (i < 0 || i > CASE_V || case_expr_parse(&e, case_text(where, "ignores"), "bhsd")) case_bad("ignores: want expressions for q, k, v");
-      const case_tensor *t = &k->c->t[i];
-      double *x = cli_alloc((size_t)t->count + 1, sizeof *x);
-      for (int64_t f = 0; f < t->count; f++) {
-        int64_t index[4] = {0};
-        case_indices(t, f, index);
-        x[f] = case_expr_value(&e, index) != 0 ? poison[n] : t->value[f];
-      }
-      case_tensor_scatter(t, x);
-      free(x);
-    }
-    if (case_again(k->s, k->c, k->slot, out, lse) != RAPT_OK) fail(k, "ignores: the call is not served with %g there", poison[n]);
+  for (size_t n = 0; n < CLI_COUNT(values); n++) {
+    poison(k->c, places, n_places, values[n]);
+    if (case_again(k->s, k->c, k->slot, out, lse) != RAPT_OK)
+      fail(k, "ignores: the call is not served with %g there", values[n]);
     for (int64_t f = 0; f < o->count; f++) {
       int64_t index[4];
       case_indices(o, f, index);
       if (index[2] < ends[0] || index[2] > ends[1] || case_bits_equal(out + f, k->r->out + f, 1)) continue;
-      fail(k, "out, element %lld: %g at invisible places changes its bits", (long long)f, poison[n]);
+      fail(k, "out, element %lld: %g at invisible places changes its bits", (long long)f, values[n]);
       break;
     }
     for (int i = CASE_Q; i <= CASE_V; i++) case_tensor_scatter(&k->c->t[i], k->c->t[i].value);

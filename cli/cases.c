@@ -7,7 +7,9 @@
 
 #include "case.h"
 
-typedef struct counts { int64_t served, refused, failed, skipped; } counts;
+typedef struct counts {
+  int64_t served, refused, failed, skipped;
+} counts;
 typedef struct tally {
   case_suite s;
   case_file *files;
@@ -16,6 +18,7 @@ typedef struct tally {
   counts *slot;                       /* one a slot */
   int64_t later, skipped;             /* kinds that this version does not run; needs that are not here */
   json_t *failures;
+  cli_str text;                       /* what failed in the call at hand */
   bool verbose;
 } tally;
 
@@ -59,7 +62,9 @@ static int find_rows(tally *t, const char *backend) {
   if (!backend) s->n_slots = 1;
   for (uint32_t i = 0; i < rapt_row_count(s->ctx); i++) {
     rapt_row_info r = RAPT_ROW_INFO_INIT;
-    if (rapt_row_get(s->ctx, i, &r) != RAPT_OK || r.place != RAPT_PLACE_OWN || !(r.classes & (RAPT_CLASS_FUSED | RAPT_CLASS_REFERENCE))) continue;
+    if (rapt_row_get(s->ctx, i, &r) != RAPT_OK || r.place != RAPT_PLACE_OWN ||
+        !(r.classes & (RAPT_CLASS_FUSED | RAPT_CLASS_REFERENCE)))
+      continue;
     cli_str_printf(&known, " %s", r.id);
     if (!backend || !strcmp(backend, r.id)) s->slots[s->n_slots++] = r.id;
   }
@@ -80,37 +85,41 @@ static const char *lacks(const json_t *c) {
   size_t i;
   json_array_foreach(case_field(c, "needs"), i, name) {
     bool found = false;
-    for (size_t k = 0; k < CLI_COUNT(have); k++) found |= json_is_string(name) && !strcmp(json_string_value(name), have[k]);
+    for (size_t k = 0; k < CLI_COUNT(have); k++)
+      found |= json_is_string(name) && !strcmp(json_string_value(name), have[k]);
     if (!found) return json_is_string(name) ? json_string_value(name) : "?";
   }
   return NULL;
 }
 
-static void record(tally *t, size_t i, size_t slot, cli_str *text) {
+static void record(tally *t, size_t i, size_t slot) {
+  cli_str *text = &t->text;
   const char *id = json_string_value(json_object_get(t->s.cases[i], "id"));
   while (text->n && text->s[text->n - 1] == '\n') text->s[--text->n] = 0;
   t->slot[slot].failed++;
   if (!cli_out_json()) printf("%sFAILED%s %s, %s: %s\n", cli_bad(), cli_plain(), id, slot_name(&t->s, slot), text->s);
-  json_array_append_new(t->failures, json_pack("{s:s,s:s,s:s}", "case", id, "row", slot_name(&t->s, slot), "text", text->s));
+  json_array_append_new(t->failures,
+                        json_pack("{s:s,s:s,s:s}", "case", id, "row", slot_name(&t->s, slot), "text", text->s));
 }
 
 static void one_slot(tally *t, size_t i, size_t slot) {
   case_result *r = case_run(&t->s, i, slot);
   counts *n = &t->slot[slot];
   const char *kind = json_string_value(json_object_get(t->s.cases[i], "kind"));
-  cli_str text = {0};
+  cli_str *text = &t->text;
+  cli_str_free(text);
   if (r->skip) {
     n->skipped++;
-    cli_notice("%s, %s: skipped, %s", json_string_value(json_object_get(t->s.cases[i], "id")), slot_name(&t->s, slot), r->skip);
+    cli_notice("%s, %s: skipped, %s", json_string_value(json_object_get(t->s.cases[i], "id")), slot_name(&t->s, slot),
+               r->skip);
     return;
   }
-  if (r->wrong.n) cli_str_add(&text, r->wrong.s);
+  if (r->wrong.n) cli_str_add(text, r->wrong.s);
   bool served = r->status == RAPT_OK && strcmp(kind, "refuse");
-  if (served) case_check(&t->s, i, slot, &text);
-  if (text.n) record(t, i, slot, &text);
+  if (served) case_check(&t->s, i, slot, text);
+  if (text->n) record(t, i, slot);
   else if (served && !r->no_backward) n->served++;
   else n->refused++;
-  cli_str_free(&text);
 }
 
 /* false: the case is malformed, case_fault_now says how. */
@@ -152,17 +161,18 @@ static counts sum(const tally *t) {
 }
 
 static json_t *counts_json(const char *row, const counts *n) {
-  return json_pack("{s:s?,s:I,s:I,s:I,s:I}", "row", row, "served", (json_int_t)n->served, "refused", (json_int_t)n->refused,
-                   "failed", (json_int_t)n->failed, "skipped", (json_int_t)n->skipped);
+  return json_pack("{s:s?,s:I,s:I,s:I,s:I}", "row", row, "served", (json_int_t)n->served, "refused",
+                   (json_int_t)n->refused, "failed", (json_int_t)n->failed, "skipped", (json_int_t)n->skipped);
 }
 
 static void print_results(tally *t) {
   counts all = sum(t);
   if (cli_out_json()) {
     json_t *rows = json_array();
-    for (size_t i = 0; i < t->s.n_slots; i++) json_array_append_new(rows, counts_json(slot_name(&t->s, i), &t->slot[i]));
-    json_t *j = json_pack("{s:s,s:I,s:o,s:o,s:I,s:I,s:O}", "schema", "rapt.cases/1", "cases", (json_int_t)t->s.n_cases, "rows",
-                          rows, "total", counts_json(NULL, &all), "needs_missing", (json_int_t)t->skipped,
+    for (size_t i = 0; i < t->s.n_slots; i++)
+      json_array_append_new(rows, counts_json(slot_name(&t->s, i), &t->slot[i]));
+    json_t *j = json_pack("{s:s,s:I,s:o,s:o,s:I,s:I,s:O}", "schema", "rapt.cases/1", "cases", (json_int_t)t->s.n_cases,
+                          "rows", rows, "total", counts_json(NULL, &all), "needs_missing", (json_int_t)t->skipped,
                           "not_in_this_version", (json_int_t)t->later, "failures", t->failures);
     json_dumpf(j, stdout, JSON_COMPACT);
     putchar('\n');
@@ -171,11 +181,12 @@ static void print_results(tally *t) {
   }
   printf("%-18s %8s %8s %8s %8s\n", "row", "served", "refused", "failed", "skipped");
   for (size_t i = 0; i < t->s.n_slots; i++)
-    printf("%-18s %8lld %8lld %8lld %8lld\n", slot_name(&t->s, i), (long long)t->slot[i].served, (long long)t->slot[i].refused,
-           (long long)t->slot[i].failed, (long long)t->slot[i].skipped);
-  printf("%zu cases: %lld not in this version, %lld skipped for what they need; calls: %lld served, %lld refused, %s%lld failed%s\n",
-         t->s.n_cases, (long long)t->later, (long long)t->skipped, (long long)all.served, (long long)all.refused,
-         all.failed ? cli_bad() : "", (long long)all.failed, cli_plain());
+    printf("%-18s %8lld %8lld %8lld %8lld\n", slot_name(&t->s, i), (long long)t->slot[i].served,
+           (long long)t->slot[i].refused, (long long)t->slot[i].failed, (long long)t->slot[i].skipped);
+  printf(
+      "%zu cases: %lld not in this version, %lld skipped for what they need; calls: %lld served, %lld refused, %s%lld failed%s\n",
+      t->s.n_cases, (long long)t->later, (long long)t->skipped, (long long)all.served, (long long)all.refused,
+      all.failed ? cli_bad() : "", (long long)all.failed, cli_plain());
 }
 
 static void free_tally(tally *t) {
@@ -190,6 +201,7 @@ static void free_tally(tally *t) {
   for (size_t i = 0; i < t->n_files; i++) json_decref(t->files[i].root);
   rapt_ctx_destroy(s->ctx);
   json_decref(t->failures);
+  cli_str_free(&t->text);
   free(t->files);
   free(t->path);
   free(t->slot);
@@ -211,9 +223,12 @@ int cli_cases(int argc, char **argv) {
   if (!rc) rc = all_cases(&t);
   if (!rc) {
     counts all = sum(&t);
-    print_results(&t);
-    if (!all.served && !all.refused && !all.failed) rc = cli_usage("FILE", t.path[0], "no case was run");
-    else if (all.failed) rc = CLI_FAILED;
+    if (all.served + all.refused + all.failed == 0) {
+      rc = cli_usage("FILE", t.path[0], "no case was run");
+    } else {
+      print_results(&t);
+      if (all.failed) rc = CLI_FAILED;
+    }
   }
   cli_args_free(&a);
   free_tally(&t);

@@ -23,7 +23,11 @@ static int ask(const cli_args *a, const char *what, cli_problem *problem, rapt_c
   if (!rc) rc = cli_problem_parse(problem, what, text.s);
   if (!rc) {
     rc = cli_facts_build(a, problem->p.device, &facts, &kind);
-    if (!rc && !cli_problem_has_token(problem->text, "dev=")) problem->p.device = kind;   /* the facts' kind sets dev */
+    if (!rc && kind != problem->p.device && !cli_problem_has_token(text.s, "dev=")) {
+      cli_problem_free(problem);                               /* the facts' kind sets dev */
+      cli_str_printf(&text, " dev=%s", cli_kind_name(kind));
+      rc = cli_problem_parse(problem, what, text.s);
+    }
     if (!rc) rc = cli_ctx_create(facts.s, 0, ctx);
     if (rc) cli_problem_free(problem);
   }
@@ -45,19 +49,22 @@ static int outcome(const rapt_report *r) {
 
 int cli_explain(int argc, char **argv) {
   static const cli_option options[] = {
-    {"--facts", CLI_VALUE}, {"--device", CLI_VALUE}, {"--with", CLI_LIST}, {"--record", CLI_VALUE}};
+      {"--facts", CLI_VALUE}, {"--device", CLI_VALUE}, {"--with", CLI_LIST}, {"--record", CLI_VALUE},
+      {"--all", CLI_FLAG}};
   cli_args a;
   cli_problem problem;
   rapt_ctx *ctx;
   int rc = cli_args_parse(&a, options, CLI_COUNT(options), argc, argv);
-  if (!rc && cli_args_has(&a, "--record")) rc = cli_usage("--record", cli_args_value(&a, "--record"), "not in this version");
+  if (!rc && cli_args_has(&a, "--record"))
+    rc = cli_usage("--record", cli_args_value(&a, "--record"), "not in this version");
   if (!rc) rc = ask(&a, "PROBLEM", &problem, &ctx);
+  int32_t form = cli_out_json() ? RAPT_FORM_JSON : cli_args_has(&a, "--all") ? RAPT_FORM_TEXT : RAPT_FORM_BRIEF;
   cli_args_free(&a);
   if (rc) return rc;
   rapt_report *report = NULL;
   rapt_status st = rapt_explain(ctx, &problem.p, &report);
   if (report) {
-    char *text = cli_report_text(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_TEXT);
+    char *text = cli_report_text(report, form);
     fputs(text, stdout);
     if (*text && text[strlen(text) - 1] != '\n') putchar('\n');
     free(text);
@@ -72,8 +79,11 @@ int cli_explain(int argc, char **argv) {
 }
 
 int cli_line(int argc, char **argv) {
-  static const cli_option options[] = {{"--facts", CLI_VALUE}, {"--device", CLI_VALUE}, {"--with", CLI_LIST},
-                                       {"--devices", CLI_VALUE}, {"--dtypes", CLI_VALUE}};
+  static const cli_option options[] = {{"--facts", CLI_VALUE},
+                                       {"--device", CLI_VALUE},
+                                       {"--with", CLI_LIST},
+                                       {"--devices", CLI_VALUE},
+                                       {"--dtypes", CLI_VALUE}};
   cli_args a;
   cli_problem family;
   rapt_ctx *ctx;

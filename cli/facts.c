@@ -82,7 +82,9 @@ static int add_facts(const char *s, cli_str *t) {
 static int split_device(const char *s, int32_t *kind, cli_str *fact) {
   const char *colon = strchr(s, ':');
   *kind = cli_kind_find(s, colon ? (size_t)(colon - s) : strlen(s));
-  if (*kind < 0) return cli_usage("--device", s, "want cpu, cuda, hip, xpu, mps, xla, hpu, ipu, npu or meta, or cuda:smNN, hip:gfxNNN");
+  if (*kind < 0)
+    return cli_usage("--device", s,
+                     "want cpu, cuda, hip, xpu, mps, xla, hpu, ipu, npu or meta, or cuda:smNN, hip:gfxNNN");
   if (!colon) return CLI_OK;
   const char *arch = colon + 1;
   if (*kind == RAPT_CUDA && !strncmp(arch, "sm", 2)) {
@@ -108,7 +110,8 @@ int cli_facts_build(const cli_args *a, int32_t problem_kind, cli_str *facts, int
     rc = add_facts(text, facts);
     size_t n = facts->s ? strcspn(facts->s, " \t") : 0;
     *kind = n ? cli_kind_find(facts->s, n) : -1;
-    if (!rc && *kind < 0) rc = cli_usage("--facts", text, "want a device kind first, as in \"cuda cc=9.0 torch=2.13.0\"");
+    if (!rc && *kind < 0)
+      rc = cli_usage("--facts", text, "want a device kind first, as in \"cuda cc=9.0 torch=2.13.0\"");
   }
   if (!rc && device) {
     int32_t named;

@@ -8,8 +8,8 @@
 #include "cli.h"
 
 /* D23 */
-static const char *const variables[] = {"RAPT_REQUIRE", "RAPT_PREFER", "RAPT_FORBID", "RAPT_MEMORY_LIMIT",
-                                        "RAPT_REF_LIMIT", "RAPT_ISA", "RAPT_VERIFY", "RAPT_LOG"};
+static const char *const variables[] = {"RAPT_REQUIRE",   "RAPT_PREFER", "RAPT_FORBID", "RAPT_MEMORY_LIMIT",
+                                        "RAPT_REF_LIMIT", "RAPT_ISA",    "RAPT_VERIFY", "RAPT_LOG"};
 static const char *const places[] = {"opt-in", "first", "own", "host"};
 static const char *const classes[] = {"reference", "fused", "flash", "host", "approx"};
 
@@ -49,7 +49,8 @@ static void print_json(const rapt_ctx *ctx, const char *facts, const char *isa, 
 }
 
 static void print_text(const rapt_ctx *ctx, const char *facts, const char *isa, const char *threads) {
-  printf("rapt %s\nfacts: %s\nisa: %s\nthreads: %s\n", rapt_version(), facts, *isa ? isa : "?", *threads ? threads : "?");
+  printf("rapt %s\nfacts: %s\nisa: %s\nthreads: %s\n", rapt_version(), facts, *isa ? isa : "?",
+         *threads ? threads : "?");
   int set = 0;
   for (size_t i = 0; i < CLI_COUNT(variables); i++) {
     const char *v = getenv(variables[i]);

@@ -11,9 +11,12 @@
 
 enum { HEADER_MAX = 65536 };
 
-static const struct { const char *descr; int32_t dtype; } descrs[] = {
-  {"<f2", RAPT_FP16}, {"<f4", RAPT_FP32}, {"<f8", RAPT_FP64}, {"<i4", RAPT_INT32},
-  {"<i8", RAPT_INT64}, {"|b1", RAPT_BOOL}, {"|u1", RAPT_UINT8},
+static const struct {
+  const char *descr;
+  int32_t dtype;
+} descrs[] = {
+    {"<f2", RAPT_FP16},  {"<f4", RAPT_FP32}, {"<f8", RAPT_FP64},  {"<i4", RAPT_INT32},
+    {"<i8", RAPT_INT64}, {"|b1", RAPT_BOOL}, {"|u1", RAPT_UINT8},
 };
 
 bool cli_npy_has_dtype(int32_t dtype) {
@@ -24,7 +27,10 @@ bool cli_npy_has_dtype(int32_t dtype) {
 
 /* ---- The header: a Python dict of a text, a truth value and a tuple ---- */
 
-typedef struct npy_text { const char *s, *end; cli_str *error; } npy_text;
+typedef struct npy_text {
+  const char *s, *end;
+  cli_str *error;
+} npy_text;
 
 static void skip_space(npy_text *t) {
   while (t->s < t->end && (*t->s == ' ' || *t->s == '\n' || *t->s == '\t' || *t->s == '\r')) t->s++;

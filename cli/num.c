@@ -61,7 +61,17 @@ static double half_value(uint16_t h) {
 }
 
 double cli_load(int32_t dtype, const void *p) {
-  union { uint16_t h; float f; double d; uint32_t u; int16_t s; int32_t i; int64_t l; uint8_t b; int8_t c; } x;
+  union {
+    uint16_t h;
+    float f;
+    double d;
+    uint32_t u;
+    int16_t s;
+    int32_t i;
+    int64_t l;
+    uint8_t b;
+    int8_t c;
+  } x;
   memset(&x, 0, sizeof x);
   memcpy(&x, p, rapt_dtype_bytes(dtype));
   switch (dtype) {
@@ -80,14 +90,28 @@ double cli_load(int32_t dtype, const void *p) {
 }
 
 void cli_store(int32_t dtype, void *p, double x) {
-  union { uint16_t h; float f; double d; uint32_t u; int16_t s; int32_t i; int64_t l; uint8_t b; int8_t c; } y;
+  union {
+    uint16_t h;
+    float f;
+    double d;
+    uint32_t u;
+    int16_t s;
+    int32_t i;
+    int64_t l;
+    uint8_t b;
+    int8_t c;
+  } y;
   memset(&y, 0, sizeof y);
   switch (dtype) {
     case RAPT_FP16: y.h = half_bits(x); break;
-    case RAPT_BF16: y.f = (float)cli_round(RAPT_BF16, x); y.h = (uint16_t)(y.u >> 16); break;
+    case RAPT_BF16:
+      y.f = (float)cli_round(RAPT_BF16, x);
+      y.h = (uint16_t)(y.u >> 16);
+      break;
     case RAPT_FP32: y.f = (float)x; break;
     case RAPT_FP64: y.d = x; break;
-    case RAPT_BOOL: case RAPT_UINT8: y.b = (uint8_t)x; break;
+    case RAPT_BOOL:
+    case RAPT_UINT8: y.b = (uint8_t)x; break;
     case RAPT_INT8: y.c = (int8_t)x; break;
     case RAPT_INT16: y.s = (int16_t)x; break;
     case RAPT_INT32: y.i = (int32_t)x; break;

@@ -52,7 +52,11 @@ static double best_rate(void (*loop)(long), double work_per_round) {
   return best;
 }
 
-typedef struct task { const probe_level *level; double flops; pthread_barrier_t *start; } task;
+typedef struct task {
+  const probe_level *level;
+  double flops;
+  pthread_barrier_t *start;
+} task;
 
 static void *run_task(void *arg) {
   task *t = arg;

@@ -7,9 +7,7 @@
 
 static const char *const kinds[] = {"cpu", "cuda", "hip", "xpu", "mps", "xla", "hpu", "ipu", "npu", "meta"};
 
-const char *cli_kind_name(int32_t kind) {
-  return kind >= 0 && (size_t)kind < CLI_COUNT(kinds) ? kinds[kind] : "?";
-}
+const char *cli_kind_name(int32_t kind) { return kind >= 0 && (size_t)kind < CLI_COUNT(kinds) ? kinds[kind] : "?"; }
 
 int32_t cli_kind_find(const char *s, size_t n) {
   for (size_t i = 0; i < CLI_COUNT(kinds); i++)

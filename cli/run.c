@@ -10,30 +10,35 @@
 
 enum { Q, K, V, MASK, BIAS, SINKS, SLOPES, Q_LEN, KV_LEN, CU_Q, CU_K, Q_OFFSET, INPUTS, OUT = INPUTS, LSE, ARRAYS };
 
-typedef struct run_array { const char *option, *name; int32_t field; size_t buffer; } run_array;
+typedef struct run_array {
+  const char *option, *name;
+  int32_t field;
+  size_t buffer;
+} run_array;
 #define BUFFER(name) offsetof(rapt_buffers, name)
 static const run_array arrays[ARRAYS] = {
-  {"--q", "q", RAPT_FIELD_Q, BUFFER(q)},
-  {"--k", "k", RAPT_FIELD_K, BUFFER(k)},
-  {"--v", "v", RAPT_FIELD_V, BUFFER(v)},
-  {"--mask", "mask", RAPT_FIELD_MASK, BUFFER(mask)},
-  {"--bias", "bias", RAPT_FIELD_BIAS, BUFFER(bias)},
-  {"--sinks", "sinks", RAPT_FIELD_SINKS, BUFFER(sinks)},
-  {"--slopes", "slopes", RAPT_FIELD_SLOPES, BUFFER(slopes)},
-  {"--q-len", "q_len", RAPT_FIELD_Q_LEN, BUFFER(q_len)},
-  {"--kv-len", "kv_len", RAPT_FIELD_KV_LEN, BUFFER(kv_len)},
-  {"--cu-q", "cu_q", RAPT_FIELD_CU_Q, BUFFER(cu_q)},
-  {"--cu-k", "cu_k", RAPT_FIELD_CU_K, BUFFER(cu_k)},
-  {"--q-offset", "q_offset", RAPT_FIELD_Q_OFFSET, BUFFER(q_offset)},
-  {"--out", "out", RAPT_FIELD_OUT, BUFFER(out)},
-  {"--lse", "lse", RAPT_FIELD_LSE, BUFFER(lse)},
+    {"--q", "q", RAPT_FIELD_Q, BUFFER(q)},
+    {"--k", "k", RAPT_FIELD_K, BUFFER(k)},
+    {"--v", "v", RAPT_FIELD_V, BUFFER(v)},
+    {"--mask", "mask", RAPT_FIELD_MASK, BUFFER(mask)},
+    {"--bias", "bias", RAPT_FIELD_BIAS, BUFFER(bias)},
+    {"--sinks", "sinks", RAPT_FIELD_SINKS, BUFFER(sinks)},
+    {"--slopes", "slopes", RAPT_FIELD_SLOPES, BUFFER(slopes)},
+    {"--q-len", "q_len", RAPT_FIELD_Q_LEN, BUFFER(q_len)},
+    {"--kv-len", "kv_len", RAPT_FIELD_KV_LEN, BUFFER(kv_len)},
+    {"--cu-q", "cu_q", RAPT_FIELD_CU_Q, BUFFER(cu_q)},
+    {"--cu-k", "cu_k", RAPT_FIELD_CU_K, BUFFER(cu_k)},
+    {"--q-offset", "q_offset", RAPT_FIELD_Q_OFFSET, BUFFER(q_offset)},
+    {"--out", "out", RAPT_FIELD_OUT, BUFFER(out)},
+    {"--lse", "lse", RAPT_FIELD_LSE, BUFFER(lse)},
 };
 static const cli_option options[] = {
-  {"--q", CLI_VALUE}, {"--k", CLI_VALUE}, {"--v", CLI_VALUE}, {"--mask", CLI_VALUE}, {"--bias", CLI_VALUE},
-  {"--sinks", CLI_VALUE}, {"--slopes", CLI_VALUE}, {"--q-len", CLI_VALUE}, {"--kv-len", CLI_VALUE},
-  {"--cu-q", CLI_VALUE}, {"--cu-k", CLI_VALUE}, {"--q-offset", CLI_VALUE}, {"--out", CLI_VALUE}, {"--lse", CLI_VALUE},
-  {"--seed", CLI_VALUE}, {"--offset", CLI_VALUE}, {"--dout", CLI_VALUE}, {"--dlse", CLI_VALUE}, {"--dq", CLI_VALUE},
-  {"--dk", CLI_VALUE}, {"--dv", CLI_VALUE}, {"--dbias", CLI_VALUE}, {"--dsinks", CLI_VALUE},
+    {"--q", CLI_VALUE},      {"--k", CLI_VALUE},     {"--v", CLI_VALUE},      {"--mask", CLI_VALUE},
+    {"--bias", CLI_VALUE},   {"--sinks", CLI_VALUE}, {"--slopes", CLI_VALUE}, {"--q-len", CLI_VALUE},
+    {"--kv-len", CLI_VALUE}, {"--cu-q", CLI_VALUE},  {"--cu-k", CLI_VALUE},   {"--q-offset", CLI_VALUE},
+    {"--out", CLI_VALUE},    {"--lse", CLI_VALUE},   {"--seed", CLI_VALUE},   {"--offset", CLI_VALUE},
+    {"--dout", CLI_VALUE},   {"--dlse", CLI_VALUE},  {"--dq", CLI_VALUE},     {"--dk", CLI_VALUE},
+    {"--dv", CLI_VALUE},     {"--dbias", CLI_VALUE}, {"--dsinks", CLI_VALUE},
 };
 static const char *const later[] = {"--dout", "--dlse", "--dq", "--dk", "--dv", "--dbias", "--dsinks"};
 
@@ -54,11 +59,14 @@ typedef struct run {
 static int check_token(const char *w) {
   static const char *const said[] = {"mask=", "bias=", "sinks=", "alibi=", "qlen=", "kvlen="};
   for (size_t i = 0; i < CLI_COUNT(said); i++)
-    if (!strncmp(w, said[i], strlen(said[i]))) return cli_usage("TOKEN", w, "comes from the file of that array, leave it out");
+    if (!strncmp(w, said[i], strlen(said[i])))
+      return cli_usage("TOKEN", w, "comes from the file of that array, leave it out");
   if (!strcmp(w, "lse")) return cli_usage("TOKEN", w, "want --lse FILE instead");
-  if (strchr("bhqkd", *w) && isdigit((unsigned char)w[1])) return cli_usage("TOKEN", w, "sizes come from the files, leave it out");
+  if (strchr("bhqkd", *w) && isdigit((unsigned char)w[1]))
+    return cli_usage("TOKEN", w, "sizes come from the files, leave it out");
   const char *st = strstr(w, ".st=");
-  if (st && st < w + 8 && !isalpha((unsigned char)st[4])) return cli_usage("TOKEN", w, "strides come from the files, want an axis order as in q.st=bshd");
+  if (st && st < w + 8 && !isalpha((unsigned char)st[4]))
+    return cli_usage("TOKEN", w, "strides come from the files, want an axis order as in q.st=bshd");
   return CLI_OK;
 }
 
@@ -104,7 +112,8 @@ static int read_inputs(run *r) {
     const char *text = cli_args_value(&r->args, arrays[i].option);
     cli_str error = {0};
     if (!text) {
-      if (i <= V || i == OUT) return cli_usage(arrays[i].option, NULL, "is missing, want FILE.npy or FILE.safetensors[:TENSOR]");
+      if (i <= V || i == OUT)
+        return cli_usage(arrays[i].option, NULL, "is missing, want FILE.npy or FILE.safetensors[:TENSOR]");
       continue;
     }
     if (!cli_place_parse(text, arrays[i].name, &r->place[i], &error) ||
@@ -127,7 +136,8 @@ static int arrange(run *r, int i) {
   const char *o = order;
   if (*o == 'b' && (size_t)a->rank + 1 == strlen(o)) o++;
   if ((size_t)a->rank != strlen(o))
-    return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option), "has %d axes, want %zu in the order %s", a->rank, strlen(order), order);
+    return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option),
+                     "has %d axes, want %zu in the order %s", a->rank, strlen(order), order);
   *t = (rapt_tensor){.dtype = a->dtype, .rank = 4, .size = {1, 1, 1, 1}};
   for (int axis = 0; axis < a->rank; axis++) {
     const char *letter = strchr("bhsd", o[axis]);
@@ -143,9 +153,11 @@ static int check_vector(const run *r, int i, int64_t want) {
   if (!a->dtype) return CLI_OK;
   const char *text = cli_args_value(&r->args, arrays[i].option);
   if (a->dtype != RAPT_INT64 && (i == Q_OFFSET || a->dtype != RAPT_INT32))
-    return cli_usage(arrays[i].option, text, "is %s, want int64%s", rapt_dtype_name(a->dtype), i == Q_OFFSET ? "" : " or int32");
+    return cli_usage(arrays[i].option, text, "is %s, want int64%s", rapt_dtype_name(a->dtype),
+                     i == Q_OFFSET ? "" : " or int32");
   if (a->rank != 1 || a->size[0] != want)
-    return cli_usage(arrays[i].option, text, "has %d axes and %lld elements, want one axis of %lld", a->rank, (long long)(a->rank ? a->size[0] : 1), (long long)want);
+    return cli_usage(arrays[i].option, text, "has %d axes and %lld elements, want one axis of %lld", a->rank,
+                     (long long)(a->rank ? a->size[0] : 1), (long long)want);
   return CLI_OK;
 }
 
@@ -165,7 +177,8 @@ static int parse_problem(run *r) {
                  rapt_dtype_name(k->dtype), rapt_dtype_name(v->dtype), (long long)batch, (long long)q->size[1],
                  (long long)k->size[1], (long long)q->size[2], (long long)k->size[2], (long long)q->size[3],
                  (long long)v->size[3]);
-  if (r->packed && !strstr(r->tokens, " packed=")) cli_str_printf(&t, " packed=%s", rapt_dtype_name(r->array[CU_Q].dtype));
+  if (r->packed && !strstr(r->tokens, " packed="))
+    cli_str_printf(&t, " packed=%s", rapt_dtype_name(r->array[CU_Q].dtype));
   cli_str_printf(&t, "%s%s", r->tokens, r->array[LSE].dtype || r->place[LSE].path ? " lse" : "");
   int rc = cli_problem_parse(&r->problem, "TOKEN", t.s);
   cli_str_free(&t);
@@ -214,14 +227,17 @@ static int check_vectors(const run *r) {
   if (r->packed && (!r->array[CU_Q].dtype || !r->array[CU_K].dtype))
     return cli_usage(r->array[CU_Q].dtype ? "--cu-k" : "--cu-q", NULL, "is missing, a packed call has both");
   if (r->packed && r->array[CU_Q].dtype != r->array[CU_K].dtype)
-    return cli_usage("--cu-k", cli_args_value(&r->args, "--cu-k"), "is %s, want %s as --cu-q", rapt_dtype_name(r->array[CU_K].dtype), rapt_dtype_name(r->array[CU_Q].dtype));
+    return cli_usage("--cu-k", cli_args_value(&r->args, "--cu-k"), "is %s, want %s as --cu-q",
+                     rapt_dtype_name(r->array[CU_K].dtype), rapt_dtype_name(r->array[CU_Q].dtype));
   for (int i = CU_Q; i <= CU_K; i++)
     if (check_vector(r, i, p->B + 1)) return CLI_USAGE;
   bool array = p->alignment == RAPT_OFFSET_ARRAY;
   if (array != (r->array[Q_OFFSET].dtype != 0))
-    return cli_usage("--q-offset", NULL, array ? "is missing, off:int64 reads it" : "needs causal=off:int64 or align=off:int64");
+    return cli_usage("--q-offset", NULL,
+                     array ? "is missing, off:int64 reads it" : "needs causal=off:int64 or align=off:int64");
   const cli_array *s = &r->array[SLOPES];
-  if (r->array[SINKS].dtype && r->array[SINKS].rank != 1) return cli_usage("--sinks", cli_args_value(&r->args, "--sinks"), "has %d axes, want one", r->array[SINKS].rank);
+  if (r->array[SINKS].dtype && r->array[SINKS].rank != 1)
+    return cli_usage("--sinks", cli_args_value(&r->args, "--sinks"), "has %d axes, want one", r->array[SINKS].rank);
   if (s->dtype && (s->rank < 1 || s->rank > 2 || (s->rank == 2 && s->stride[1] != 1)))
     return cli_usage("--slopes", cli_args_value(&r->args, "--slopes"), "want one axis, or two in C order");
   return check_vector(r, Q_OFFSET, p->B);
@@ -234,7 +250,8 @@ static int make_output(run *r, int i, rapt_reason *why) {
   rapt_tensor t;
   if (rapt_problem_output(&r->problem.p, arrays[i].field, &t, why) != RAPT_OK) return CLI_FAILED;
   if (!r->place[i].safetensors && !cli_npy_has_dtype(t.dtype))
-    return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option), "is %s, for which .npy has no type: name a .safetensors file", rapt_dtype_name(t.dtype));
+    return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option),
+                     "is %s, for which .npy has no type: name a .safetensors file", rapt_dtype_name(t.dtype));
   const rapt_problem *p = &r->problem.p;
   char order[8];
   axis_order(r, i, order);
@@ -246,7 +263,8 @@ static int make_output(run *r, int i, rapt_reason *why) {
     if (!strchr("bhsd", o[rank])) return cli_usage("layout", order, "want an order of the axes b h s d");
     size[rank] = all[strchr("bhsd", o[rank]) - "bhsd"];
   }
-  if (!cli_array_make(&r->array[i], t.dtype, rank, size)) return cli_usage(arrays[i].option, NULL, "memory for it cannot be had");
+  if (!cli_array_make(&r->array[i], t.dtype, rank, size))
+    return cli_usage(arrays[i].option, NULL, "memory for it cannot be had");
   rapt_tensor logical = {0};
   for (int axis = 0; axis < rank; axis++) logical.stride[strchr("bhsd", o[axis]) - "bhsd"] = r->array[i].stride[axis];
   set_strides(&r->problem.p, arrays[i].field, &logical);
@@ -281,7 +299,7 @@ static int check_places(const run *r) {
 /* ---- The verb ---- */
 
 static int print_report(const rapt_report *report) {
-  char *text = cli_report_text(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_TEXT);
+  char *text = cli_report_text(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
   printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
   free(text);
   return CLI_FAILED;
@@ -336,14 +354,16 @@ int cli_run(int argc, char **argv) {
   r->buffers.struct_size = (uint32_t)sizeof r->buffers;
   int rc = cli_args_parse(&r->args, options, CLI_COUNT(options), argc, argv);
   for (size_t i = 0; i < CLI_COUNT(later) && !rc; i++)
-    if (cli_args_has(&r->args, later[i])) rc = cli_usage(later[i], cli_args_value(&r->args, later[i]), "not in this version");
+    if (cli_args_has(&r->args, later[i]))
+      rc = cli_usage(later[i], cli_args_value(&r->args, later[i]), "not in this version");
   if (!rc) rc = number(&r->args, "--seed", &r->buffers.seed);
   if (!rc) rc = number(&r->args, "--offset", &r->buffers.offset);
   if (!rc) rc = join_tokens(r);
   if (!rc) rc = read_inputs(r);
   if (!rc) rc = check_places(r);
   for (int i = Q; i <= V && !rc; i++) rc = arrange(r, i);
-  if (!rc && r->packed && r->array[CU_Q].rank != 1) rc = cli_usage("--cu-q", cli_args_value(&r->args, "--cu-q"), "has %d axes, want one", r->array[CU_Q].rank);
+  if (!rc && r->packed && r->array[CU_Q].rank != 1)
+    rc = cli_usage("--cu-q", cli_args_value(&r->args, "--cu-q"), "has %d axes, want one", r->array[CU_Q].rank);
   if (!rc) rc = parse_problem(r);
   if (!rc) rc = call(r);
   for (int i = 0; i < ARRAYS; i++) {

@@ -13,14 +13,21 @@
 
 enum { HEADER_MAX = 100000000 };       /* the format's own limit */
 
-static const struct { const char *name; int32_t dtype; int bits; } dtypes[] = {
-  {"F16", RAPT_FP16, 16}, {"BF16", RAPT_BF16, 16}, {"F32", RAPT_FP32, 32}, {"F64", RAPT_FP64, 64},
-  {"BOOL", RAPT_BOOL, 8}, {"U8", RAPT_UINT8, 8}, {"I8", RAPT_INT8, 8}, {"I16", RAPT_INT16, 16},
-  {"I32", RAPT_INT32, 32}, {"I64", RAPT_INT64, 64}, {"F8_E4M3", RAPT_FP8E4M3, 8}, {"F8_E5M2", RAPT_FP8E5M2, 8},
-  {"U16", RAPT_NONE, 16}, {"U32", RAPT_NONE, 32}, {"U64", RAPT_NONE, 64},
+static const struct {
+  const char *name;
+  int32_t dtype;
+  int bits;
+} dtypes[] = {
+    {"F16", RAPT_FP16, 16},  {"BF16", RAPT_BF16, 16}, {"F32", RAPT_FP32, 32},       {"F64", RAPT_FP64, 64},
+    {"BOOL", RAPT_BOOL, 8},  {"U8", RAPT_UINT8, 8},   {"I8", RAPT_INT8, 8},         {"I16", RAPT_INT16, 16},
+    {"I32", RAPT_INT32, 32}, {"I64", RAPT_INT64, 64}, {"F8_E4M3", RAPT_FP8E4M3, 8}, {"F8_E5M2", RAPT_FP8E5M2, 8},
+    {"U16", RAPT_NONE, 16},  {"U32", RAPT_NONE, 32},  {"U64", RAPT_NONE, 64},
 };
 
-typedef struct st_entry { const char *name; int64_t begin, end; } st_entry;
+typedef struct st_entry {
+  const char *name;
+  int64_t begin, end;
+} st_entry;
 
 static int by_begin(const void *a, const void *b) {
   const st_entry *x = a, *y = b;
@@ -72,7 +79,8 @@ static bool check_overlap(st_entry *e, size_t n, cli_str *error) {
   qsort(e, n, sizeof *e, by_begin);
   for (size_t i = 1; i < n; i++)
     if (e[i].begin < e[i - 1].end) {
-      cli_str_printf(error, "tensors '%s' and '%s' overlap at byte %lld", e[i - 1].name, e[i].name, (long long)e[i].begin);
+      cli_str_printf(error, "tensors '%s' and '%s' overlap at byte %lld", e[i - 1].name, e[i].name,
+                     (long long)e[i].begin);
       return false;
     }
   return true;

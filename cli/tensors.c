@@ -72,7 +72,8 @@ bool cli_place_parse(const char *text, const char *name, cli_place *place, cli_s
   place->tensor = cli_alloc(strlen(tensor) + 1, 1);
   memcpy(place->tensor, tensor, strlen(tensor));
   place->safetensors = ends_with(place->path, ".safetensors");
-  if (!place->safetensors && !ends_with(place->path, ".npy")) cli_str_add(error, "want FILE.npy, FILE.safetensors or FILE.safetensors:TENSOR");
+  if (!place->safetensors && !ends_with(place->path, ".npy"))
+    cli_str_add(error, "want FILE.npy, FILE.safetensors or FILE.safetensors:TENSOR");
   else if (colon && !*tensor) cli_str_add(error, "want the name of a tensor behind the colon");
   else return true;
   cli_place_free(place);

@@ -36,9 +36,14 @@
 #define RAPT_VERSION_MINOR 1
 #define RAPT_VERSION_PATCH 0
 
-/* Zeroed but for struct_size, the first member. C names it: a list that stops early is a warning at -Wextra. */
+/* Zeroed but for struct_size, the first member, in a way that neither language warns about at -Wextra. */
 #ifdef __cplusplus
-#define RAPT_SIZED(type) { (uint32_t)sizeof(type) }
+template <class T> inline T rapt_sized() {
+  T t = T();
+  t.struct_size = (uint32_t)sizeof(T);
+  return t;
+}
+#define RAPT_SIZED(type) rapt_sized<type>()
 #else
 #define RAPT_SIZED(type) { .struct_size = (uint32_t)sizeof(type) }
 #endif
@@ -387,7 +392,8 @@ RAPT_API rapt_status rapt_attention(rapt_ctx *ctx, const rapt_problem *p, const 
 
 /* ---- Report ---- */
 
-typedef enum rapt_form { RAPT_FORM_TEXT = 0, RAPT_FORM_JSON } rapt_form;
+/* TEXT: everything, every row on a line. BRIEF: the same without the rows that have no part in the call. */
+typedef enum rapt_form { RAPT_FORM_TEXT = 0, RAPT_FORM_JSON, RAPT_FORM_BRIEF } rapt_form;
 
 RAPT_API rapt_status rapt_report_decision(const rapt_report *r, rapt_decision *d);
 /* The fault of an ARG report (or of a failed run). OK; ARG when there is none. */

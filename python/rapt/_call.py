@@ -164,6 +164,20 @@ def add_lengths(options, tensors, batch, names, describe, **arrays):
             options["cu"], options["packed_sequences"] = dtype, max(shape[0] - 1, 0)
 
 
+def add_extras(options, tensors, sinks, slopes, names, describe):
+    """sinks [Hq] and slopes [Hq] or [B,Hq]; describe as above."""
+    if sinks is not None:
+        tensors["sinks"], options["sinks_dtype"], shape = describe(sinks, "sinks")
+        if len(shape) != 1:
+            raise wrong("SINK", "sinks", f"{len(shape)} axes", "one value per query head", names)
+        options["sinks_size"] = shape[0]
+    if slopes is not None:
+        tensors["slopes"], options["slopes_dtype"], shape = describe(slopes, "slopes")
+        if len(shape) not in (1, 2):
+            raise wrong("ALIBI", "slopes", f"{len(shape)} axes", "fp32 [Hq] or [B,Hq]", names)
+        options["slopes_size_b"], options["slopes_size_h"] = (1, *shape)[-2:]
+
+
 def prepare(tensors, options, names):
     try:
         return _rapt.prepare(tensors, options)

@@ -15,6 +15,8 @@ _LAYOUTS = ("bhsd", "bshd", "sbhd", "hsd", "shd")
 
 context = _call.Context()
 
+_LENT_AS = {DTYPE["bf16"]: np.uint16, DTYPE["fp8e4m3"]: np.uint8, DTYPE["fp8e5m2"]: np.uint8}
+
 
 class _Codes(dict):
     """dtype -> number of the core; 0 for a dtype that it has no name for."""
@@ -26,21 +28,22 @@ class _Codes(dict):
 
 
 _codes = _Codes()
+_OWN = {DTYPE[core]: np.dtype(name) for name, core in _NAMES.items() if "float8" not in name and name != "bfloat16"}
 
 
 def _dtype_of(code):
-    name = next(numpy for numpy, core in _NAMES.items() if DTYPE[core] == code)
-    if name == "bfloat16":
+    dtype = _OWN.get(code)
+    if dtype is None:                   # a result in bf16 comes of bf16 arrays, or of autocast to it
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        dtype = _OWN[code] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def _buffer(array, code):
     """The array as (buffer, dtype). NumPy lends no buffer of a dtype that is not its own, so 16 bits go as integers."""
-    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat16", "float8")):
-        array = array.view(np.uint16 if array.itemsize == 2 else np.uint8)
+    if code in _LENT_AS:
+        array = array.view(_LENT_AS[code])
     return array, code
 
 
@@ -70,6 +73,10 @@ def _order(layout, rank):
     return tuple(axes.index(axis) for axis in ("bhsd" if rank == 4 else "hsd"))
 
 
+def _inverse(order):
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
 def _logical(arrays, order):
     """q, k, v with their axes in logical order; a batch of 1 is read for every batch entry, by stride 0."""
     if any(array.ndim != len(order) for array in arrays):
@@ -84,8 +91,8 @@ def _logical(arrays, order):
 def _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown):
     for name in unknown:
         raise unknown_keyword(name, ["layout", *_ARRAYS, *_call.KEYWORDS])
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        _tensor(array, name)
+    if not isinstance(q, np.ndarray) or not isinstance(k, np.ndarray) or not isinstance(v, np.ndarray):
+        raise TypeError("q, k and v must be NumPy arrays; tensors of a framework go through its own module")
     order = _order(layout, q.ndim)
     arrays = _logical([q, k, v], order)
     tensors = {name: _tensor(array, name) for name, array in zip("qkv", arrays)}
@@ -97,24 +104,14 @@ def _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unkn
         lengths = {**lengths, "q_offset": keywords["q_offset"]}
     batch = arrays[0].shape[0] if arrays[0].ndim == 4 else 1
     _call.add_lengths(options, tensors, batch, None, _dense, **lengths)
-    _extras(options, tensors, sinks, slopes)
+    _call.add_extras(options, tensors, sinks, slopes, None, _dense)
     return _call.prepare(tensors, options, None), order
-
-
-def _extras(options, tensors, sinks, slopes):
-    if sinks is not None:
-        tensors["sinks"], options["sinks_dtype"], shape = _dense(sinks, "sinks")
-        options["sinks_size"] = int(np.prod(shape))
-    if slopes is not None:
-        tensors["slopes"], options["slopes_dtype"], shape = _dense(slopes, "slopes")
-        options["slopes_size_b"], options["slopes_size_h"] = shape if len(shape) == 2 else (1, *shape)
 
 
 def _empty(dtype, sizes, strides):
     """A dense array whose axes stand in memory as the strides say."""
-    order = sorted(range(len(sizes)), key=lambda axis: (-abs(strides[axis]), axis))
-    inverse = np.argsort(order)
-    return np.empty([sizes[axis] for axis in order], dtype).transpose(inverse)
+    order = sorted(range(len(sizes)), key=lambda axis: (-strides[axis], axis))
+    return np.empty([sizes[axis] for axis in order], dtype).transpose(_inverse(order))
 
 
 def _allocate(call, name, field):
@@ -150,7 +147,7 @@ def attention(q, k, v, *, layout="bhsd", mask=None, bias=None, causal=None, alig
         out = out.transpose(1, 0, 2)    # packed: the core's is [S,H,D]
     elif q.ndim == 3:
         out, lse = out[0], lse if lse is None else lse[0]
-    out = out.transpose(np.argsort(order))
+    out = out.transpose(_inverse(order))
     return (out, lse) if return_lse else out
 
 

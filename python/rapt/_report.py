@@ -10,11 +10,12 @@ from . import _rapt
 Reason = namedtuple("Reason", "code state field axis index got want text")
 Verdict = namedtuple("Verdict", "row verdict reasons")
 
-_TEXT, _JSON = 0, 1
+_TEXT, _JSON, _BRIEF = 0, 1, 2
 
 
 class Report:
-    """What a call did or would do, and what kept every other row from doing it (R2). str() is the text form."""
+    """What a call did or would do, and what kept every other row from doing it (R2). str() is the short
+    text form, `text` the one with every row and reason."""
 
     __slots__ = ("_handle", "_names", "_json", "_decision")
 
@@ -22,6 +23,11 @@ class Report:
         self._handle, self._names, self._json, self._decision = handle, names, None, None
 
     def __str__(self):
+        return _rapt.report_format(self._handle, _BRIEF, self._names)
+
+    @property
+    def text(self):
+        """The text form with every row and every reason."""
         return _rapt.report_format(self._handle, _TEXT, self._names)
 
     def __repr__(self):

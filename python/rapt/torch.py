@@ -5,6 +5,7 @@ The core decides and says why. Its own rows read the tensors where they lie; whe
 call that needs a gradient, dropout, a device without rows of our own), this file calls that operator and keeps its
 autograd graph (D28)."""
 
+import functools
 import inspect
 import re
 
@@ -54,13 +55,16 @@ _UNFOLDABLE = "5 (its two batch axes do not fold into one without a copy)"
 
 # ---- Tensors ----
 
+_KINDS = {**_call.KINDS, "privateuseone": _call.KINDS["npu"]}
+if torch.version.hip:
+    _KINDS["cuda"] = _call.KINDS["hip"]
+
+
 def _kind(device):
-    if device.type == "cuda" and torch.version.hip:
-        return _call.KINDS["hip"]
-    name = "npu" if device.type == "privateuseone" else device.type
-    if name not in _call.KINDS:
-        raise wrong("DEVICE", "q", device.type, "one of " + ", ".join(_call.KINDS), _SPELLINGS[None])
-    return _call.KINDS[name]
+    kind = _KINDS.get(device.type)
+    if kind is None:
+        raise wrong("DEVICE", "q", device.type, "one of " + ", ".join(_KINDS), _SPELLINGS[None])
+    return kind
 
 
 class _View:
@@ -75,6 +79,8 @@ class _View:
             what = tensor.dtype if tensor.layout is torch.strided else tensor.layout
             raise wrong("DTYPE", "text", str(what).removeprefix("torch."), "a dense tensor of fp16, bf16, fp32 or fp64",
                         _named("text", name))
+        if tensor.is_neg():             # its memory holds the negated values
+            tensor = tensor.resolve_neg()
         self.tensor, self.sizes, self.strides = tensor, list(tensor.shape), list(tensor.stride())
 
     def fold(self, rank):
@@ -152,7 +158,7 @@ class _Request:
     """One call: what the core is told, and what the host's operator would be called with."""
 
     __slots__ = ("query", "key", "value", "views", "mask", "bias", "tensors", "options", "names", "rank", "host",
-                 "empty", "kind", "graph", "batch")
+                 "empty", "kind", "graph", "batch", "keep")
 
 
 def _masks(r, attn_mask, mask, bias, keywords):
@@ -217,18 +223,15 @@ def _gradients(r, sinks):
             r.options["grad_" + name] = r.graph = True
 
 
-def _length(array, name):
-    view = _View(torch.as_tensor(array).contiguous(), name)
-    return view.described(True), _CODES[view.tensor.dtype], tuple(view.sizes)
-
-
-def _extras(r, sinks, slopes):
-    if sinks is not None:
-        r.tensors["sinks"], r.options["sinks_dtype"], shape = _length(sinks, "sinks")
-        r.options["sinks_size"] = sinks.numel()
-    if slopes is not None:
-        r.tensors["slopes"], r.options["slopes_dtype"], shape = _length(slopes, "slopes")
-        r.options["slopes_size_b"], r.options["slopes_size_h"] = shape if len(shape) == 2 else (1, *shape)
+def _describe_dense(r, array, name):
+    """Arrays that the host reads: lengths, offsets, sinks, slopes. They are few numbers, so a copy may be dense."""
+    view = _View(array, name)
+    if array.device.type != "cpu":
+        raise wrong("DEVICE", name, array.device.type, "cpu", r.names)
+    if not array.is_contiguous():
+        view = _View(array.contiguous(), name)
+    r.keep.append(view)
+    return view.described(True), _CODES[array.dtype], tuple(array.shape)
 
 
 def _masks_described(r, address):
@@ -240,6 +243,7 @@ def _masks_described(r, address):
             raise wrong("RANK", name, tensor.dim(), f"at most {r.rank}", r.names)
         if r.rank == 5 and not view.fold_mask(r.batch):
             raise wrong("RANK", name, _UNFOLDABLE, "0 to 4", r.names)
+        r.keep.append(view)
         r.tensors[name] = view.described(address)
 
 
@@ -259,7 +263,7 @@ def _request(address, query, key, value, attn_mask=None, dropout_p=0.0, is_causa
                     memory_limit=memory_limit, verify=verify, require=require, prefer=prefer, forbid=forbid,
                     autocast=autocast)
     r = _Request()
-    r.query, r.key, r.value = query, key, value
+    r.query, r.key, r.value, r.keep = query, key, value, []
     _masks(r, attn_mask, mask, bias, keywords)
     _causal(is_causal, keywords)
     _dropout(dropout_p, keywords, seed, offset)
@@ -286,8 +290,9 @@ def _request(address, query, key, value, attn_mask=None, dropout_p=0.0, is_causa
     lengths = {"q_len": q_len, "kv_len": kv_len, "cu_q": cu_q, "cu_k": cu_k}
     if r.options.get("alignment") == _call.OFFSET_ARRAY:
         lengths["q_offset"] = q_offset
-    _call.add_lengths(r.options, r.tensors, batch, r.names, _length, **lengths)
-    _extras(r, sinks, slopes)
+    describe = functools.partial(_describe_dense, r)
+    _call.add_lengths(r.options, r.tensors, batch, r.names, describe, **lengths)
+    _call.add_extras(r.options, r.tensors, sinks, slopes, r.names, describe)
     r.host = dict(dropout_p=keywords["dropout"], scale=scale, enable_gqa=enable_gqa)
     return r
 

@@ -159,7 +159,7 @@ bool rapti_parse_double(const char *s, size_t n, double *v) {
 /* Length of the well-formed UTF-8 character at s, 0 where there is none; s ends in NUL. */
 static size_t utf8_length(const unsigned char *s) {
   if (s[0] < 0x80) return 1;
-  size_t n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
+  size_t n = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
   for (size_t i = 1; i < n; i++)
     if ((s[i] & 0xc0) != 0x80) return 0;
   if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;   /* overlong, surrogates */

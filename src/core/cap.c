@@ -45,6 +45,11 @@ static rapt_status find_package(const char *s, size_t n, int32_t *package, rapt_
   return RAPT_ARG;
 }
 
+static bool is_runtime(int32_t package) {
+  const char *name = rapti_package_name(package);
+  return strcmp(name, "cuda") == 0 || strcmp(name, "rocm") == 0;
+}
+
 static size_t operator_parse(const char *s, size_t n, int8_t *op) {
   size_t len = n > 1 && s[1] == '=' ? 2 : 1;
   if (n && s[0] == '>') *op = len == 2 ? RAPTI_GE : RAPTI_GT;
@@ -66,7 +71,7 @@ static rapt_status parse_bounds(const char *text, rapti_version_bound *bounds, i
     rapt_status st = find_package(w.s, name, &package, why);
     if (st != RAPT_OK) return st;
     for (size_t i = name; i < w.n;) {
-      rapti_version_bound b = {.package = (int16_t)package};
+      rapti_version_bound b = {.package = (int16_t)package, .runtime = is_runtime(package)};
       size_t op = operator_parse(w.s + i, w.n - i, &b.op), version = i + op, end = version;
       while (end < w.n && w.s[end] != ',') end++;
       b.version = op ? rapti_version_pack(w.s + version, end - version, NULL) : 0;

@@ -17,14 +17,20 @@ typedef struct row_kernels {
 
 #define INF32 0x7f800000u
 
+/* c ? a : b without a branch: a floating-point operation behind one keeps gcc from vectorising, it might trap. */
+RAPTI_ALWAYS_INLINE uint32_t pick(bool c, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - (uint32_t)c;
+  return (a & mask) | (b & ~mask);
+}
+
 RAPTI_ALWAYS_INLINE float fp16_value(uint32_t h) {
   const uint32_t exponent = 0x7c00u << 13, bias = (127u - 15u) << 23;
   uint32_t u = (h & 0x7fffu) << 13, e = u & exponent;
   u += bias;
   u += e == exponent ? bias : 0;          /* inf and NaN keep the largest exponent, and NaN is made quiet */
   u |= (h & 0x7fffu) > 0x7c00u ? 0x400000u : 0;
-  float normal = rapti_float32(u), tiny = rapti_float32(u + (1u << 23)) - rapti_float32(bias + (1u << 23));
-  uint32_t magnitude = e == 0 ? rapti_bits32(tiny) : rapti_bits32(normal);
+  float tiny = rapti_float32(u + (1u << 23)) - rapti_float32(bias + (1u << 23));
+  uint32_t magnitude = pick(e == 0, rapti_bits32(tiny), u);
   return rapti_float32(magnitude | (h & 0x8000u) << 16);
 }
 
@@ -34,7 +40,7 @@ RAPTI_ALWAYS_INLINE uint16_t fp16_bits(float f, uint32_t largest) {
   normal = normal > 0x7c00u ? 0x7c00u : normal;
   /* Adding 0.5 leaves a multiple of 2^-24 in the low bits, rounded by the addition. */
   uint32_t tiny = rapti_bits32(rapti_float32(m) + 0.5f) - 0x3f000000u;
-  uint32_t r = m < (113u << 23) ? tiny : normal;
+  uint32_t r = pick(m < (113u << 23), tiny, normal);
   r = m < INF32 && r > largest ? largest : r;
   r = m > INF32 ? 0x7e00u | (m >> 13 & 0x3ffu) : r;
   return (uint16_t)(r | sign);

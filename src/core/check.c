@@ -91,6 +91,25 @@ static rapt_status check_tensor(const rapt_problem *p, int field, rapt_reason *w
 
 static bool index_dtype(int32_t dtype) { return dtype == RAPT_NONE || dtype == RAPT_INT32 || dtype == RAPT_INT64; }
 
+/* The plain call: nothing but dtypes in q, k, v and out, all zero behind. Most calls end here. */
+static bool no_tensor_fields(const rapt_problem *p) {
+  static const rapt_desc none[RAPTI_LAST - RAPT_FIELD_OUT];
+  uint64_t any = p->has & HAS_TENSORS;
+  for (int field = RAPTI_FIRST; field <= RAPT_FIELD_OUT; field++) {
+    const rapt_desc *d = rapti_desc(p, field);
+    any |= (uint64_t)((uint32_t)d->dtype > RAPT_FP8E5M2);
+    for (int i = 0; i < 4; i++) any |= (uint64_t)(d->size[i] | d->stride[i]);
+  }
+  return any == 0 && memcmp(&p->lse, none, sizeof none) == 0;
+}
+
+static rapt_status check_tensors(const rapt_problem *p, rapt_reason *why) {
+  rapt_status status = RAPT_OK;
+  if (no_tensor_fields(p)) return RAPT_OK;
+  for (int field = RAPTI_FIRST; field <= RAPTI_LAST && !status; field++) status = check_tensor(p, field, why);
+  return status;
+}
+
 /* Enum values, in the order of rapt_problem. */
 static rapt_status check_enums(const rapt_problem *p, rapt_reason *why) {
   if ((uint32_t)p->alignment > RAPT_OFFSET_ARRAY)
@@ -143,10 +162,8 @@ rapt_status rapti_check_known(const rapt_problem *p, rapt_reason *why) {
   if (p->flags & ~ALL_FLAGS) return unknown_bits(why, RAPT_FIELD_FLAGS, p->flags & ~ALL_FLAGS);
   if ((uint32_t)p->backward > 1) return unknown_value(why, RAPT_FIELD_BACKWARD, p->backward, "0 or 1");
   if ((uint32_t)p->device >= RAPTI_KINDS) return unknown_value(why, RAPT_FIELD_DEVICE, p->device, "a rapt_kind");
-  rapt_status status = RAPT_OK;
-  for (int field = RAPTI_FIRST; field <= RAPTI_LAST; field++)
-    if ((status = check_tensor(p, field, why))) return status;
-  if ((status = check_enums(p, why)) || (status = check_numbers(p, why))) return status;
+  rapt_status status = check_tensors(p, why);
+  if (status || (status = check_enums(p, why)) || (status = check_numbers(p, why))) return status;
   return check_places(p, why);
 }
 
@@ -189,7 +206,6 @@ static bool injective(const int64_t size[4], const int64_t stride[4]) {
 
 static rapt_status check_output(const rapt_problem *p, int field, rapt_reason *why) {
   int64_t size[4], stride[4];
-  if (!rapti_has_strides(p, field)) return RAPT_OK;
   rapti_tensor_strides(p, field, size, stride);
   if (injective(size, stride)) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_OVERLAP, field);
@@ -218,10 +234,12 @@ static rapt_status check_alignment(const rapt_problem *p, int field, const int32
 rapt_status rapti_check_memory(const rapt_problem *p, const int32_t given[4], rapt_reason *why) {
   rapt_status status = RAPT_OK;
   for (int field = RAPT_FIELD_OUT; !p->backward && field <= RAPT_FIELD_LSE; field++)
-    if ((status = check_output(p, field, why))) return status;
+    if (rapti_has_strides(p, field) && (status = check_output(p, field, why))) return status;
   for (int field = RAPT_FIELD_DQ; (p->flags & RAPTI_GRADS) && field <= RAPT_FIELD_DBIAS; field++)
-    if ((status = check_output(p, field, why))) return status;
-  for (int field = RAPTI_FIRST; field <= RAPTI_LAST; field++)
+    if (rapti_has_strides(p, field) && (status = check_output(p, field, why))) return status;
+  int32_t declared = 0;
+  for (int field = RAPTI_FIRST; field <= RAPTI_LAST; field++) declared |= rapti_desc(p, field)->ptr_align;
+  for (int field = RAPTI_FIRST; declared && field <= RAPTI_LAST; field++)
     if ((status = check_alignment(p, field, given, why))) return status;
   return RAPT_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define MAX_THREADS 4096u
+#define MAX_TAIL 4096u          /* bytes that a struct of a later version may have more: beyond, the size is garbage */
 
 /* ---- Lock ---- */
 
@@ -92,7 +93,7 @@ const char *rapti_block_copy(rapt_ctx *ctx, const char *s, size_t n) {
 rapt_status rapti_struct_check(const void *given, size_t known, int field, rapt_reason *why) {
   uint32_t size;
   memcpy(&size, given, sizeof size);
-  bool bad = size < known;
+  bool bad = size < known || size - known > MAX_TAIL;
   for (size_t i = known; !bad && i < size; i++) bad = ((const unsigned char *)given)[i] != 0;
   if (!bad) return RAPT_OK;
   rapti_reason_set(why, RAPT_CODE_UNKNOWN_FIELD, field, -1, -1);
@@ -192,18 +193,31 @@ static bool levels_keep(rapt_ctx *ctx, const rapt_ctx_opts *o, const rapti_env *
 }
 
 /* A cap lowers the level, it never raises it (D26). */
-static rapt_status isa_cap(const char *name, bool from_env, int32_t *isa, rapt_reason *why) {
+static rapt_status isa_cap(const char *name, int32_t *isa, rapt_reason *why) {
   if (!name) return RAPT_OK;
   int cap = rapti_isa_find(name, strlen(name));
-  if (cap >= 0 && *isa < 0) return RAPT_OK;            /* a what-if that does not say its level */
-  if (cap >= 0 && rapti_isa_covers(*isa, cap)) {
-    *isa = cap;
-    return RAPT_OK;
+  if (cap < 0)
+    return fault(why, RAPT_CODE_UNKNOWN_NAME, RAPT_FIELD_ISA, name, "scalar, avx2, avx512, avx512bf16, neon or neon_bf16");
+  if (*isa < 0) return RAPT_OK;           /* a what-if that does not say its level */
+  if (!rapti_isa_covers(*isa, cap)) return fault(why, RAPT_CODE_ISA, RAPT_FIELD_ISA, name, rapti_isa_name(*isa));
+  *isa = cap;
+  return RAPT_OK;
+}
+
+/* The narrower level counts (D9), both must be legal. A what-if of a lesser machine is no fault of the environment's. */
+static rapt_status isa_in_force(const char *of_ctx, const char *of_env, rapt_facts *f, rapt_reason *why) {
+  int32_t by_ctx = f->isa, by_env = f->isa;
+  rapt_status st = isa_cap(of_ctx, &by_ctx, why);
+  if (st != RAPT_OK) return st;
+  rapt_reason env = RAPT_REASON_INIT;
+  st = isa_cap(of_env, &by_env, &env);
+  if (st != RAPT_OK && !(f->what_if && env.code == RAPT_CODE_ISA)) {
+    rapti_env_blame(&env, "RAPT_ISA");
+    if (why) rapti_struct_give(why, &env, sizeof env);
+    return st;
   }
-  if (cap < 0) fault(why, RAPT_CODE_UNKNOWN_NAME, RAPT_FIELD_ISA, name, "scalar, avx2, avx512, avx512bf16, neon or neon_bf16");
-  else fault(why, RAPT_CODE_ISA, RAPT_FIELD_ISA, name, rapti_isa_name(*isa));
-  if (from_env) rapti_env_blame(why, "RAPT_ISA");
-  return RAPT_ARG;
+  f->isa = of_ctx ? by_ctx : by_env;
+  return RAPT_OK;
 }
 
 static rapt_status facts_make(rapt_ctx *ctx, const rapt_ctx_opts *o, const rapti_env *env, rapt_facts *f,
@@ -217,11 +231,7 @@ static rapt_status facts_make(rapt_ctx *ctx, const rapt_ctx_opts *o, const rapti
     f->isa = (int32_t)rapti_isa_detect();
     f->threads = (int32_t)ctx->services.max_threads;
   }
-  if (st == RAPT_OK) st = isa_cap(o->isa, false, &f->isa, why);
-  /* A cap of the context is the narrower level: the environment's only counts where it asks for less. */
-  int env_isa = env->isa ? rapti_isa_find(env->isa, strlen(env->isa)) : -1;
-  bool lifted = o->isa && env_isa >= 0 && rapti_isa_covers(env_isa, f->isa);
-  if (st == RAPT_OK && !lifted) st = isa_cap(env->isa, true, &f->isa, why);
+  if (st == RAPT_OK) st = isa_in_force(o->isa, env->isa, f, why);
   ctx->what_if = f->what_if;
   ctx->isa = f->isa;
   ctx->threads = f->what_if && f->threads > 0 ? (uint32_t)f->threads : ctx->services.max_threads;

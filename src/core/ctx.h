@@ -212,7 +212,9 @@ const char *rapti_report_rng(const rapt_report *r);
 uint32_t rapti_report_consents(const rapti_decided *d, const char *out[3]);
 const char *rapti_row_display(const rapti_cap *cap);
 const char *rapti_row_isa(const rapti_cap *cap);          /* "" where the row has no level */
-void rapti_report_text(const rapt_report *r, const char *const *names, rapti_text *t);
+void rapti_report_text(const rapt_report *r, const char *const *names, bool all_rows, rapti_text *t);
 void rapti_report_json(const rapt_report *r, const char *const *names, rapti_text *t);
+/* One reason in short: CODE(got, want), CODE? where it was not evaluated. */
+void rapti_put_brief(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapti_text *t);
 void rapti_reason_of(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapt_reason *reason);
 #endif

@@ -9,8 +9,13 @@
 
 /* ---- Rows ---- */
 
-/* more: the next bound belongs to the same condition (known_bad: all of them hold together). */
-typedef struct rapti_version_bound { int16_t package; int8_t op, more; uint64_t version; } rapti_version_bound;
+typedef struct rapti_version_bound {
+  uint64_t version;
+  int16_t package;
+  int8_t op;
+  int8_t more;                         /* the next bound belongs to the same condition (known_bad: all hold together) */
+  int8_t runtime;                      /* of cuda or rocm: a fact that other device kinds do not have */
+} rapti_version_bound;
 typedef enum rapti_op { RAPTI_GE = 0, RAPTI_LT, RAPTI_EQ, RAPTI_LE, RAPTI_GT } rapti_op;
 typedef struct rapti_cc_range { uint16_t low, high; int16_t unknown; } rapti_cc_range;   /* inclusive, major << 8 | minor */
 
@@ -94,8 +99,6 @@ const char *rapti_policy_level_name(const rapti_policy *policy, int level);
 const rapti_name *rapti_names_find(const rapti_name_set *set, const rapt_row *row, uint32_t classes, bool by_name);
 /* Does a resolved name mean this row, whose classes count as given? */
 bool rapti_name_matches(const rapti_name *name, const rapt_row *row, uint32_t classes);
-/* Does this name mean this row? Also "class:NAME". by_class: set to 1 when it does through a class only. */
-bool rapti_name_covers(const char *name, size_t len, const rapti_registry *g, uint32_t row, bool *by_class);
 
 /* ---- Can run ---- */
 

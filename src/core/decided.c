@@ -108,10 +108,13 @@ bool rapti_row_before(const rapti_decided *d, uint32_t row, uint32_t than) {
 }
 
 bool rapti_row_in_question(const rapti_decided *d, uint32_t row, const rapti_match *m) {
+  const rapti_cap *cap = &d->registry->rows[row];
   if (m->can == RAPT_ABLE || m->n == 0) return false;
+  if (!d->ctx->what_if && !cap->registered && !rapti_names_find(&d->policy.require, &cap->row, cap->row.classes, false) &&
+      !rapti_names_find(&d->policy.prefer, &cap->row, cap->row.classes, false)) return false;
   for (uint32_t j = 0; j < m->n; j++)
     if (m->reason[j].code == RAPT_CODE_OPT_IN || m->reason[j].code == RAPT_CODE_NOT_REQUIRED) return false;
-  int need = d->registry->rows[row].isa, have = d->policy.isa;
+  int need = cap->isa, have = d->policy.isa;
   return need < 0 || have < 0 || rapti_isa_covers(have, need) || rapti_isa_covers(need, have);
 }
 
@@ -121,4 +124,16 @@ void rapti_reason_of(const rapti_decided *d, uint32_t row, const rapti_brief *br
   rapti_reason_set(reason, brief->code, brief->field, brief->axis, -1);
   reason->state = brief->state;
   rapti_match_row(d->registry, row, &d->request, &d->policy, false, &m, &text);
+}
+
+void rapti_put_brief(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapti_text *t) {
+  rapt_reason reason = RAPT_REASON_INIT;
+  rapti_reason_of(d, row, brief, &reason);
+  rapti_text_put(t, rapt_code_name(reason.code));
+  if (reason.state == RAPT_NOT_EVALUATED) rapti_text_putc(t, '?');
+  rapti_text_putc(t, '(');
+  rapti_text_put(t, reason.got);
+  if (*reason.got && *reason.want) rapti_text_put(t, ", ");
+  rapti_text_put(t, reason.want);
+  rapti_text_putc(t, ')');
 }

@@ -75,18 +75,6 @@ static void emit(const rapti_log *log, int kind, char *line, size_t room) {
 
 /* ---- Lines ---- */
 
-static void put_reason(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapti_text *t) {
-  rapt_reason reason = RAPT_REASON_INIT;
-  rapti_reason_of(d, row, brief, &reason);
-  rapti_text_put(t, rapt_code_name(reason.code));
-  if (reason.state == RAPT_NOT_EVALUATED) rapti_text_putc(t, '?');
-  rapti_text_putc(t, '(');
-  rapti_text_put(t, reason.got);
-  rapti_text_put(t, ", ");
-  rapti_text_put(t, reason.want);
-  rapti_text_putc(t, ')');
-}
-
 static void put_choice(const rapti_decided *d, const rapti_cap *cap, rapti_text *t) {
   static const int fields[] = {RAPT_FIELD_Q, RAPT_FIELD_K, RAPT_FIELD_V, RAPT_FIELD_BIAS};
   rapti_text_put(t, cap->row.id);
@@ -113,8 +101,10 @@ static void put_choice(const rapti_decided *d, const rapti_cap *cap, rapti_text 
 
 /* R8: a fallback from prefer or to the reference, once for each (backend passed over, code). */
 static void notice(const rapti_decided *d, const rapti_cap *cap, uint32_t row, const rapti_match *m) {
+  const rapt_row *passed = &d->registry->rows[row].row;
   bool reference = (cap->row.classes & RAPT_CLASS_REFERENCE) != 0 && d->choice.level == RAPTI_BUILTIN;
-  if (!d->ctx->log.line || !(d->choice.fallback || reference)) return;
+  bool preferred = rapti_names_find(&d->policy.prefer, passed, passed->classes, false) != NULL;
+  if (!d->ctx->log.line || !(reference || (preferred && d->choice.fallback))) return;
   uint32_t first = 0;
   while (d->registry->rows[first].backend != d->registry->rows[row].backend) first++;
   uint64_t bit = UINT64_C(1) << (m->reason[0].code & 63);
@@ -124,9 +114,9 @@ static void notice(const rapti_decided *d, const rapti_cap *cap, uint32_t row, c
   rapti_text_put(&t, "rapt: ");
   rapti_text_put(&t, cap->row.id);
   rapti_text_put(&t, " in place of ");
-  rapti_text_put(&t, d->registry->rows[row].row.id);
+  rapti_text_put(&t, passed->id);
   rapti_text_put(&t, ": ");
-  put_reason(d, row, &m->reason[0], &t);
+  rapti_put_brief(d, row, &m->reason[0], &t);
   rapti_text_end(&t);
   emit(&d->ctx->log, RAPT_LOG_NOTICE, line, sizeof line);
 }
@@ -151,7 +141,7 @@ void rapti_log_decided(const rapti_decided *d, rapt_status status) {
     rapti_text_put(&t, "; ");
     rapti_text_put(&t, d->registry->rows[i].row.id);
     rapti_text_putc(&t, ' ');
-    put_reason(d, i, &m.reason[0], &t);
+    rapti_put_brief(d, i, &m.reason[0], &t);
     if (cap) notice(d, cap, i, &m);
   }
   rapti_text_end(&t);

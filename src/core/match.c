@@ -61,14 +61,25 @@ rapt_reason *rapti_lack(rapti_matcher *x, uint64_t bit, int code, int field, con
 static void match_extra(rapti_matcher *x) {
   const rapt_backend *b = &x->g->backends[x->cap->backend];
   if (!b->extra) return;
-  /* Empty texts, without clearing all of them: that would cost more than the rest of the row. */
-  static const rapt_reason empty = {.struct_size = sizeof empty, .axis = -1, .index = -1};
+  /* Most calls find nothing: asked with no room first, which needs nothing cleared. */
   rapt_reason found[8];
-  for (int i = 0; i < 8; i++) {
-    memcpy(&found[i], &empty, offsetof(rapt_reason, got));
-    found[i].got[0] = found[i].want[0] = '\0';
+  rapt_problem limited;
+  const rapt_problem *p = x->p;
+  if (x->policy->has_memory_limit && !(p->has & RAPT_HAS_MEMORY_LIMIT)) {
+    limited = *p;                                  /* the limit in force, whatever level it came from (D9) */
+    limited.has |= RAPT_HAS_MEMORY_LIMIT;
+    limited.memory_limit = x->policy->memory_limit;
+    p = &limited;
   }
-  uint32_t n = b->extra(b->self, x->cap->local, x->p, &x->g->facts, found, 8);
+  uint32_t n = b->extra(b->self, x->cap->local, p, &x->g->facts, found, 0);
+  if (n == 0) return;
+  memset(found, 0, sizeof found);
+  for (int i = 0; i < 8; i++) {
+    found[i].struct_size = (uint32_t)sizeof found[i];
+    found[i].axis = -1;
+    found[i].index = -1;
+  }
+  n = b->extra(b->self, x->cap->local, p, &x->g->facts, found, 8);
   for (uint32_t i = 0; i < n && i < 8; i++) {
     bool known = found[i].code > RAPT_CODE_NONE && found[i].code <= RAPT_CODE_UNKNOWN_SUPPORT;
     int code = known ? found[i].code : RAPT_CODE_UNKNOWN_SUPPORT;

@@ -146,13 +146,19 @@ static bool evaluable(const rapti_matcher *x, int package) {
   return k->presence != RAPTI_MISSING && package != x->cap->package;
 }
 
+/* The runtime of another device kind than the tensors': a fact that this kind does not have is part of DEVICE. */
+static bool foreign_runtime(const rapti_matcher *x, const rapti_version_bound *b) {
+  return b->runtime && !(x->row->kinds & RAPT_KIND(x->p->device)) &&
+         x->g->facts.package[b->package].presence == RAPTI_MISSING;
+}
+
 static void check_version(rapti_matcher *x) {
   const rapt_facts *f = &x->g->facts;
   uint64_t seen = 0;
   for (int32_t i = 0; i < x->cap->n_needs; i++) {
     const rapti_version_bound *b = &x->cap->needs[i];
     uint64_t bit = UINT64_C(1) << b->package;
-    if (seen & bit) continue;
+    if (seen & bit || foreign_runtime(x, b)) continue;
     if (!evaluable(x, b->package)) {
       rapti_miss(x, RAPT_CODE_VERSION, RAPT_FIELD_BACKEND, rapti_package_name(b->package));
       seen |= bit;
@@ -222,6 +228,20 @@ static void put_device(rapti_text *t, const rapti_matcher *x) {
   if (x->same_kind && x->p->device == RAPT_HIP && f->arch[0]) { rapti_text_put(t, " arch="); rapti_text_put(t, f->arch); }
 }
 
+/* The entries of a list that are recorded: those without a question mark. */
+static void put_recorded(rapti_text *t, const char *label, const char *list) {
+  bool any = false;
+  for (const char *s = list; *s; s += strspn(s, " ")) {
+    size_t n = strcspn(s, " ");
+    if (s[n - 1] != '?') {
+      rapti_text_put(t, any ? " " : label);
+      rapti_text_putn(t, s, n);
+      any = true;
+    }
+    s += n;
+  }
+}
+
 static void want_device(rapt_reason *why, const rapt_row *row) {
   char buf[sizeof why->want];
   rapti_text t = rapti_text_begin(buf, sizeof buf);
@@ -229,8 +249,8 @@ static void want_device(rapt_reason *why, const rapt_row *row) {
     if (!(row->kinds & RAPT_KIND(kind))) continue;
     if (t.len) rapti_text_put(&t, ", ");
     rapti_text_put(&t, rapti_kind_name(kind));
-    if (kind == RAPT_CUDA && row->cc) { rapti_text_put(&t, " cc "); rapti_text_put(&t, row->cc); }
-    if (kind == RAPT_HIP && row->arch) { rapti_text_put(&t, " arch "); rapti_text_put(&t, row->arch); }
+    if (kind == RAPT_CUDA && row->cc) put_recorded(&t, " cc ", row->cc);
+    if (kind == RAPT_HIP && row->arch) put_recorded(&t, " arch ", row->arch);
   }
   rapti_text_end(&t);
   rapti_reason_want(why, "%s", buf);

@@ -44,10 +44,21 @@ static rapt_status check_extent(const rapt_problem *p, int field, int64_t bytes,
   return RAPT_ARG;
 }
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* q, k, v, out and lse are dense and a tensor of the largest sizes of each axis fits: so do they all. */
+static bool plainly_small(const rapt_problem *p) {
+  int64_t n = 8;
+  if (p->has & (rapti_stride_bit(RAPT_FIELD_LSE + 1) - RAPT_HAS_Q_STRIDES)) return false;
+  return rapti_mul(n, p->B, &n) && rapti_mul(n, larger(p->Hq, p->Hkv), &n) && rapti_mul(n, larger(p->Sq, p->Skv), &n) &&
+         rapti_mul(n, larger(larger(p->D, p->Dv), 1), &n);
+}
+
 static rapt_status check_sizes(const rapt_problem *p, rapt_reason *why) {
   const int64_t sizes[] = {p->B, p->Hq, p->Hkv, p->Sq, p->Skv, p->D, p->Dv};
   for (int i = 0; i < 7; i++)
     if (sizes[i] < 0) return size_fault(why, RAPT_FIELD_B + i, sizes[i], "0 and above");
+  if (plainly_small(p)) return RAPT_OK;
   rapt_status status = RAPT_OK;
   for (int field = RAPT_FIELD_Q; field <= RAPT_FIELD_LSE && !status; field++) {
     int dtype = rapti_desc(p, field)->dtype;
@@ -172,6 +183,7 @@ static rapt_status check_scale(const rapt_problem *p, rapt_reason *why) {
 /* X4: b, h, i below 2^32, j below 2^34, with the bases on top. */
 static rapt_status check_base(const rapt_problem *p, rapt_reason *why) {
   const int64_t size[4] = {p->B, p->Hq, p->Sq, p->Skv};
+  if (p->dropout == 0 && !(p->base[0] | p->base[1] | p->base[2] | p->base[3])) return RAPT_OK;
   for (int i = 0; i < 4; i++) {
     int64_t limit = INT64_C(1) << (i < 3 ? 32 : 34);
     bool fits = p->base[i] >= 0 && p->base[i] <= limit && size[i] <= limit - p->base[i];

@@ -64,14 +64,6 @@ const rapti_name *rapti_names_find(const rapti_name_set *set, const rapt_row *ro
   return NULL;
 }
 
-bool rapti_name_covers(const char *name, size_t len, const rapti_registry *g, uint32_t row, bool *by_class) {
-  rapti_name n;
-  *by_class = false;
-  if (len == 0 || len > UINT16_MAX || !resolve(name, len, g, &n)) return false;
-  *by_class = n.kind == RAPTI_NAME_CLASS;
-  return rapti_name_matches(&n, &g->rows[row].row, g->rows[row].row.classes);
-}
-
 const char *rapti_level_name(int level) {
   static const char *const names[RAPTI_LEVELS] = {"built-in", "environment", "context", "call"};
   return level >= 0 && level < RAPTI_LEVELS ? names[level] : "?";

@@ -152,6 +152,7 @@ rapt_status rapt_report_reason(const rapt_report *r, uint32_t i, uint32_t j, rap
 size_t rapt_report_format(const rapt_report *r, int32_t form, const char *const *names, char *buf, size_t n) {
   rapti_text t = rapti_text_begin(buf, n);
   if (r && form == RAPT_FORM_JSON) rapti_report_json(r, names, &t);
-  else if (r && form == RAPT_FORM_TEXT) rapti_report_text(r, names, &t);
+  else if (r && form == RAPT_FORM_TEXT) rapti_report_text(r, names, true, &t);
+  else if (r && form == RAPT_FORM_BRIEF) rapti_report_text(r, names, false, &t);
   return rapti_text_end(&t);
 }

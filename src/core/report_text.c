@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A report for a person: the decision first, then why better rows were passed over, then every row (R2, R3). */
+/* A report for a person: the decision first, then why better rows were passed over, then every row with every
+ * reason (R2, R3, E3). */
 #include "core/ctx.h"
 
 #include <string.h>
@@ -73,6 +74,7 @@ static void put_kernel(const rapt_report *r, const rapti_cap *cap, rapti_text *t
   rapti_text_put(t, r->d.policy.threads == 1 ? " thread)\n" : " threads)\n");
   put_label(t, "decided by");
   rapti_text_put(t, rapti_report_level(r));
+  if (r->d.choice.level == RAPTI_BUILTIN) rapti_text_put(t, " order");
   if (r->d.choice.fallback) rapti_text_put(t, "; a preferred row could not run");
   rapti_text_putc(t, '\n');
 }
@@ -142,36 +144,59 @@ static void put_reason(const rapt_report *r, uint32_t i, uint32_t j, const char 
   rapti_text_putc(t, '\n');
 }
 
-static void put_better(const rapt_report *r, const char *const *names, rapti_text *t) {
-  bool any = false;
+/* In full sentences: what kept better rows out, or, where no row was chosen, what keeps out each row that is asked for. */
+static void put_passed_over(const rapt_report *r, const char *const *names, rapti_text *t) {
+  bool any = false, chosen = r->d.choice.row >= 0;
   for (uint32_t i = 0; i < rapt_report_count(r); i++) {
     if (!rapti_row_in_question(&r->d, i, &r->matches[i])) continue;
-    if (!rapti_row_before(&r->d, i, (uint32_t)r->d.choice.row)) continue;
-    if (!any) rapti_text_put(t, "  better rows passed over\n");
+    if (chosen && !rapti_row_before(&r->d, i, (uint32_t)r->d.choice.row)) continue;
+    if (!any) rapti_text_put(t, chosen ? "  better rows passed over\n" : "  why\n");
     any = true;
-    rapti_text_put(t, "    ");
-    put_reason(r, i, 0, names, t);
-  }
-}
-
-static void put_rows(const rapt_report *r, const char *const *names, rapti_text *t) {
-  static const char *const can[] = {"can run", "cannot run", "undecided"};
-  if (rapt_report_count(r)) rapti_text_put(t, "  all rows\n");
-  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
-    bool chosen = r->d.choice.row == (int32_t)i;
-    rapti_text_put(t, "    ");
-    rapti_text_put(t, r->d.registry->rows[i].row.id);
-    rapti_text_put(t, ": ");
-    rapti_text_put(t, chosen ? "chosen" : can[r->matches[i].can]);
-    rapti_text_putc(t, '\n');
     for (uint32_t j = 0; j < r->matches[i].n; j++) {
-      rapti_text_put(t, "      ");
+      rapti_text_put(t, "    ");
       put_reason(r, i, j, names, t);
     }
   }
 }
 
-void rapti_report_text(const rapt_report *r, const char *const *names, rapti_text *t) {
+/* Every row on one line with every reason in short. */
+static void put_rows(const rapt_report *r, rapti_text *t) {
+  static const char *const can[] = {"can run", "no", "undecided"};
+  size_t width = 0;
+  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
+    size_t n = strlen(r->d.registry->rows[i].row.id);
+    if (n > width) width = n;
+  }
+  if (width) rapti_text_put(t, "  rows: CODE(found, wanted); CODE? was not evaluated, a fact is missing\n");
+  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
+    const char *id = r->d.registry->rows[i].row.id;
+    rapti_text_put(t, "    ");
+    rapti_text_put(t, id);
+    for (size_t n = strlen(id); n < width + 2; n++) rapti_text_putc(t, ' ');
+    rapti_text_put(t, r->d.choice.row == (int32_t)i ? "chosen" : can[r->matches[i].can]);
+    for (uint32_t j = 0; j < r->matches[i].n; j++) {
+      rapti_text_put(t, j ? "; " : ": ");
+      rapti_put_brief(&r->d, i, &r->matches[i].reason[j], t);
+    }
+    rapti_text_putc(t, '\n');
+  }
+}
+
+/* A row that a person asks about: it can run, or it would have but for what the report says. */
+static bool takes_part(const rapt_report *r, uint32_t i) {
+  return r->matches[i].can == RAPT_ABLE || rapti_row_in_question(&r->d, i, &r->matches[i]);
+}
+
+static void put_others(const rapt_report *r, rapti_text *t) {
+  uint32_t others = 0;
+  for (uint32_t i = 0; i < rapt_report_count(r); i++) others += !takes_part(r, i);
+  if (others == 0) return;
+  put_label(t, "others");
+  rapti_text_uint(t, others);
+  rapti_text_put(t, " more rows have no part in this call; the full report lists them with their reasons\n");
+}
+
+void rapti_report_text(const rapt_report *r, const char *const *names, bool all_rows, rapti_text *t) {
   headline(r, t);
   put_error(r, names, t);
   const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
@@ -186,7 +211,8 @@ void rapti_report_text(const rapt_report *r, const char *const *names, rapti_tex
     put_kernel(r, cap, t);
     put_casts(r, t);
     put_details(r, t);
-    put_better(r, names, t);
   }
-  put_rows(r, names, t);
+  put_passed_over(r, names, t);
+  if (all_rows) put_rows(r, t);
+  else put_others(r, t);
 }

@@ -9,6 +9,8 @@
 /* A bound beyond any distance |P - j| (M2, S8), small enough that P - bound and P + bound stay in 64 bits. */
 #define FAR (INT64_C(3) << 61)
 
+#define CALL_STRIDES (rapti_stride_bit(RAPT_FIELD_LSE + 1) - RAPT_HAS_Q_STRIDES)   /* q, k, v, out, lse */
+
 /* ---- Dtypes after the policy ---- */
 
 static int acc_of(const rapt_problem *cast) { return cast->q.dtype == RAPT_FP64 ? RAPT_FP64 : RAPT_FP32; }
@@ -107,6 +109,26 @@ static void resolve_dtypes(rapt_problem *cast) {
   if (cast->flags & RAPT_GRAD_SINKS) cast->dsinks.dtype = cast->sinks.dtype;
 }
 
+/* [B,H,S,D] without strides. Sizes were checked: a product wraps only where some axis is empty. */
+static void resolve_dense(rapt_desc *d, int64_t heads, int64_t rows, int64_t width) {
+  uint64_t w = width > 1 ? (uint64_t)width : 1u, s = rows > 1 ? (uint64_t)rows : 1u;
+  uint64_t h = heads > 1 ? (uint64_t)heads : 1u;
+  d->stride[0] = (int64_t)(h * s * w);
+  d->stride[1] = (int64_t)(s * w);
+  d->stride[2] = (int64_t)w;
+  d->stride[3] = 1;
+}
+
+/* q, k, v, out and lse of a call that gives no strides. */
+static void resolve_dense_call(rapt_problem *cast) {
+  resolve_dense(&cast->q, cast->Hq, cast->Sq, cast->D);
+  resolve_dense(&cast->k, cast->Hkv, cast->Skv, cast->D);
+  resolve_dense(&cast->v, cast->Hkv, cast->Skv, cast->Dv);
+  resolve_dense(&cast->out, cast->Hq, cast->Sq, cast->Dv);
+  resolve_dense(&cast->lse, cast->Hq, cast->Sq, 1);
+  cast->has |= CALL_STRIDES;
+}
+
 static void resolve_strides(rapt_problem *cast, int field) {
   int64_t size[4], stride[4];
   rapt_desc *d = rapti_desc_of(cast, field);
@@ -135,7 +157,9 @@ static bool resolve_copy(rapti_request *r, int field) {
 static rapt_status resolve_tensors(rapti_request *r, rapt_reason *why) {
   rapt_problem *cast = &r->cast;
   if (cast->sinks.dtype != RAPT_NONE) cast->sinks.size[0] = cast->Hq;
-  for (int field = RAPT_FIELD_Q; field <= RAPT_FIELD_LSE; field++) resolve_strides(cast, field);
+  bool dense = !(cast->has & CALL_STRIDES) && !cast->cu;
+  if (dense) resolve_dense_call(cast);
+  for (int field = RAPT_FIELD_Q; !dense && field <= RAPT_FIELD_LSE; field++) resolve_strides(cast, field);
   for (int field = RAPT_FIELD_MASK; field <= RAPT_FIELD_BIAS; field++)
     if (rapti_desc(cast, field)->dtype != RAPT_NONE) resolve_strides(cast, field);
   for (int field = RAPT_FIELD_DOUT; (cast->flags & RAPTI_GRADS) && field <= RAPT_FIELD_DBIAS; field++)

@@ -78,7 +78,7 @@ static void ask(char *column[COLUMNS], char *buf, size_t size) {
     else if (report) rapt_report_error(report, &why);
   }
   if (!report || st == RAPT_ARG)
-    snprintf(buf, size, "%s %s got %s want %s", rapt_status_name(st), rapt_code_name(why.code), why.got, why.want);
+    snprintf(buf, size, "%s %s got %s want %s", rapt_status_name((int32_t)st), rapt_code_name(why.code), why.got, why.want);
   rapt_report_destroy(report);
   rapt_ctx_destroy(ctx);
 }
@@ -114,7 +114,8 @@ static void D3_D4_rows_give_the_verdicts_of_the_facts_table(void **state) {
   printf("facts: %u right, %u missed, %u rows missing\n", right, missed, missing);
   assert_true(right + missed + missing >= 600);
   assert_int_equal(missing, 0);
-  assert_true(right * 100 >= (right + missed) * 95);
+  /* Ninety-five of a hundred would do for a table by another hand; every line is right since both were compared. */
+  assert_int_equal(missed, 0);
 }
 
 int main(void) {

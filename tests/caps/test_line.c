@@ -74,7 +74,8 @@ static void R4_parts(void **state) {
   is("require=fa2,torch.sdpa prefer=fa2", "bf16,fp16", "hip,cuda", "flash_attention_2 (CUDA only; refused otherwise)");
   is("require=fa2,mslk,torch.sdpa prefer=fa2,mslk", NULL, "cuda,cpu",
      "flash_attention_2 (CUDA fp16/bf16 only; xformers or torch_sdpa otherwise)");
-  is("require=fa2,mslk prefer=fa2,mslk", NULL, NULL, "flash_attention_2 (CUDA fp16/bf16 only; xformers or refused otherwise)");
+  is("require=fa2,mslk prefer=fa2,mslk", NULL, NULL,
+     "flash_attention_2 (CUDA fp16/bf16 only; xformers or refused otherwise)");
   is("require=torch.sdpa", "fp16,fp16", "cpu,cpu", "torch_sdpa");
   is("require=fa2", "fp32", "cpu", "refused");
   /* All that may be sent becomes bf16: no dtype is left to name. */
@@ -141,10 +142,45 @@ static void R4_faults(void **state) {
   assert_string_equal(buf, "torch");
 }
 
+/* The worked example of docs/api.md section 10: the tables of the library, through the public call. */
+#define FACTS "cuda cc=9.0 torch=2.13.0 cuda=12.8 cudnn=9.12.0 flash-attn=2.8.3 flash-attn.cc=8.0,9.0"
+
+static void public_line(const char *facts, const char *family, const char *expect) {
+  rapt_ctx *ctx = NULL;
+  rapt_ctx_opts opts = {.struct_size = sizeof opts, .flags = RAPT_CTX_NO_ENV, .facts = facts};
+  rapt_reason why = {.struct_size = sizeof why};
+  rapt_problem p = {.struct_size = sizeof p};
+  char names[200], buf[200];
+  size_t len = 0;
+  int undecided = -1;
+  assert_int_equal(rapt_ctx_create(&opts, &ctx, &why), RAPT_OK);
+  assert_int_equal(rapt_problem_parse(family, strlen(family), &p, names, sizeof names, &why), RAPT_OK);
+  assert_int_equal(rapt_line_format(ctx, &p, NULL, NULL, buf, sizeof buf, &len, &undecided, &why), RAPT_OK);
+  assert_string_equal(buf, expect);
+  assert_int_equal(undecided, 0);
+  assert_int_equal(rapt_line_format(NULL, &p, NULL, NULL, buf, sizeof buf, &len, &undecided, &why), RAPT_ARG);
+  assert_int_equal(why.code, RAPT_CODE_NULL);
+  p.struct_size = 8;
+  assert_int_equal(rapt_line_format(ctx, &p, NULL, NULL, buf, sizeof buf, &len, &undecided, &why), RAPT_ABI);
+  rapt_ctx_destroy(ctx);
+}
+
+static void R5_worked_example(void **state) {
+  (void)state;
+  public_line(FACTS, SITE "require=fa2,torch.sdpa prefer=fa2",
+              "flash_attention_2 (CUDA fp16/bf16 only; torch_sdpa otherwise)");
+  public_line(FACTS, SITE "require=fa2,torch.sdpa prefer=fa2 autocast=bf16",
+              "flash_attention_2 (CUDA only; torch_sdpa otherwise)");
+  public_line(FACTS " xformers=0.0.35 mslk=1.0.0 flash-attn-3=none",
+              SITE "require=mslk.auto,torch.sdpa prefer=mslk.auto", "xformers (CUDA only; torch_sdpa otherwise)");
+  public_line(FACTS, SITE "require=torch.sdpa", "torch_sdpa");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(R5_check_lines), cmocka_unit_test(R4_parts), cmocka_unit_test(R4_head_by_rank),
     cmocka_unit_test(R4_undecided),   cmocka_unit_test(R4_faults),
+    cmocka_unit_test(R5_worked_example),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -158,7 +158,7 @@ static void rows_of(const char *name, char *buf, size_t size) {
   p.D = p.Dv = 64;
   p.require = name;
   rapt_status st = rapt_explain(ctx, &p, &report);
-  snprintf(buf, size, "%s", rapt_status_name(st));
+  snprintf(buf, size, "%s", rapt_status_name((int32_t)st));
   for (uint32_t i = 0; report && st != RAPT_ARG && i < rapt_report_count(report); i++) {
     rapt_verdict v = RAPT_VERDICT_INIT;
     assert_int_equal(rapt_report_verdict(report, i, &v), RAPT_OK);

@@ -8,7 +8,7 @@
 
 #define PLAIN "fp32 b1 h4 q64 k64 d64"
 
-enum { EXT_B, CPU_AVX2, REF, CPU_AVX512, CPU_SCALAR, HOST_ANY, HOST_A, HOST_B, EXT_A, FIRST, N };
+enum { EXT_B, CPU_AVX2, REF, CPU_AVX512, CPU_SCALAR, HOST_ANY, HOST_A, HOST_B, EXT_A, FIRST, CPU_TWIN, EXT_C, N };
 static tc_synth s;
 static rapt_row rows[N];
 static int picked;
@@ -44,6 +44,8 @@ static int setup(void **state) {
     [HOST_A] = {"host.a", NULL, RAPT_PLACE_HOST, 0, RAPT_CLASS_HOST | RAPT_CLASS_FLASH},
     [HOST_B] = {"host.b", NULL, RAPT_PLACE_HOST, 0, RAPT_CLASS_HOST},
     [EXT_A] = {"ext.a", NULL, RAPT_PLACE_OPT_IN, 2, RAPT_CLASS_FLASH},
+    [CPU_TWIN] = {"twin", "avx2", RAPT_PLACE_OWN, 0, 0},
+    [EXT_C] = {"ext.c", NULL, RAPT_PLACE_OPT_IN, 2, 0},
     [FIRST] = {"first", NULL, RAPT_PLACE_FIRST, 0, 0},
   };
   for (int i = 0; i < N; i++) {
@@ -100,9 +102,9 @@ static void expect_order(const char *problem, const char *require, const char *o
 
 static void D28_order_on_a_cpu(void **state) {
   (void)state;
-  expect_order(PLAIN, NULL, "first cpu.avx2 cpu.scalar host.any host.a host.b ref refused");
+  expect_order(PLAIN, NULL, "first cpu.avx2 twin cpu.scalar host.any host.a host.b ref refused");
   build("cpu isa=avx512");
-  expect_order(PLAIN, NULL, "first cpu.avx512 cpu.avx2 cpu.scalar host.any host.a host.b ref refused");
+  expect_order(PLAIN, NULL, "first cpu.avx512 cpu.avx2 twin cpu.scalar host.any host.a host.b ref refused");
   build("cpu isa=scalar");
   assert_string_equal(choose(PLAIN, NULL, NULL, "first"), "cpu.scalar");
   setup(NULL);
@@ -118,7 +120,7 @@ static void D28_order_elsewhere(void **state) {
 /* Under require opt-in rows follow own and host rows, by rank; the reference stays last (D14). */
 static void D8_order_under_require(void **state) {
   (void)state;
-  expect_order(PLAIN, "ext,ref,host.b,cpu", "cpu.avx2 cpu.scalar host.b ext.a ext.b ref refused");
+  expect_order(PLAIN, "ext,ref,host.b,cpu", "cpu.avx2 cpu.scalar host.b ext.a ext.c ext.b ref refused");
   expect_order(PLAIN, "ext.b", "ext.b refused");
   assert_string_equal(choose(PLAIN, "cpu.avx512", NULL, NULL), "refused");      /* D10 */
 }
@@ -156,7 +158,8 @@ static void D9_deciding_level(void **state) {
     {{.require = "cpu,ref"}, {.prefer = "ref"}, {0}, "ref", RAPTI_CONTEXT, 0},
     {{0}, {.forbid = "first"}, {0}, "cpu.avx2", RAPTI_CONTEXT, 0},
     {{.forbid = "ref"}, {0}, {0}, "first", RAPTI_BUILTIN, 0},
-    {{.forbid = "cpu"}, {0}, {.forbid = "first"}, "host.any", RAPTI_CALL, 0},
+    {{.forbid = "cpu,twin"}, {0}, {.forbid = "first"}, "host.any", RAPTI_CALL, 0},
+    {{.forbid = "host.a"}, {.require = "host"}, {.forbid = "host.any"}, "host.b", RAPTI_CONTEXT, 0},
     {{.forbid = "cpu.avx512"}, {0}, {.forbid = "first"}, "cpu.avx2", RAPTI_CALL, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -168,6 +171,20 @@ static void D9_deciding_level(void **state) {
     assert_int_equal(choice.level, cases[i].level);
     assert_int_equal(choice.fallback, cases[i].fallback);
   }
+}
+
+/* A ban of the member alone decides, too. */
+static void D9_level_of_a_ban_of_the_member(void **state) {
+  (void)state;
+  rapti_settings levels[RAPTI_LEVELS] = {{0}, {.forbid = "host.a"}, {.forbid = "cpu"}, {0}};
+  rapti_policy policy;
+  rapti_choice choice;
+  rows[FIRST].kinds = RAPT_KIND(RAPT_CPU);
+  build("cuda cc=9.0");
+  assert_int_equal(rapti_policy_make(levels, &s.g, NULL, &policy, NULL), RAPT_OK);
+  assert_string_equal(chosen(PLAIN " dev=cuda", &policy, &choice), "host.b");
+  assert_int_equal(choice.level, RAPTI_ENVIRONMENT);
+  setup(NULL);
 }
 
 static void D4_undecided_is_never_chosen(void **state) {
@@ -192,7 +209,7 @@ static void D14_ref_limit(void **state) {
   (void)state;
   rapti_policy policy;
   rapti_choice choice;
-  tc_synth_policy(&s, NULL, NULL, "first,cpu,host", &policy);
+  tc_synth_policy(&s, NULL, NULL, "first,cpu,twin,host", &policy);
   policy.ref_limit = UINT64_C(4) * 64 * 64 * 128;
   assert_string_equal(chosen(PLAIN, &policy, &choice), "ref");
   policy.ref_limit--;
@@ -204,6 +221,7 @@ int main(void) {
     cmocka_unit_test(D28_order_on_a_cpu),         cmocka_unit_test(D28_order_elsewhere),
     cmocka_unit_test(D8_order_under_require),     cmocka_unit_test(D8_prefer),
     cmocka_unit_test(D28_ban_of_the_member),      cmocka_unit_test(D9_deciding_level),
+    cmocka_unit_test(D9_level_of_a_ban_of_the_member),
     cmocka_unit_test(D4_undecided_is_never_chosen), cmocka_unit_test(D16_workspace_of_the_chosen_row),
     cmocka_unit_test(D14_ref_limit),
   };

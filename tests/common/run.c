@@ -65,23 +65,31 @@ static void set_inputs_read_only(tc_case *c, bool on) {
   for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) tc_read_only(inputs[i], on);
 }
 
-void tc_run_on(tc_engine *e, rapt_ctx *ctx, tc_case *c) {
-  rapt_problem p = c->p;
-  rapt_report *report = NULL;
-  p.require = e->row->id;
+void tc_before_run(tc_engine *e, tc_case *c) {
   tc_canary(&c->out);
   tc_canary(&c->lse);
   set_inputs_read_only(c, true);
   watch(e, c);
-  rapt_status st = rapt_attention(ctx, &p, &c->b, &report);
+}
+
+void tc_after_run(tc_engine *e, tc_case *c) {
   set_inputs_read_only(c, false);
-  check_report(e, c, st, report);
-  rapt_report_destroy(report);
   e->cases++;
   int64_t unwritten = tc_unwritten(&c->out) + (c->lse.base ? tc_unwritten(&c->lse) : 0);
   if (unwritten) fail_msg("%s: %s: %lld output elements not written (S16)", e->row->id, c->text, (long long)unwritten);
   int64_t spilled = tc_spilled(&c->out) + tc_spilled(&c->lse);
   if (spilled) fail_msg("%s: %s: %lld bytes beside the outputs changed (S13)", e->row->id, c->text, (long long)spilled);
+}
+
+void tc_run_on(tc_engine *e, rapt_ctx *ctx, tc_case *c) {
+  rapt_problem p = c->p;
+  rapt_report *report = NULL;
+  p.require = e->row->id;
+  tc_before_run(e, c);
+  rapt_status st = rapt_attention(ctx, &p, &c->b, &report);
+  check_report(e, c, st, report);
+  rapt_report_destroy(report);
+  tc_after_run(e, c);
 }
 
 void tc_run(tc_engine *e, tc_case *c) { tc_run_on(e, e->ctx, c); }
@@ -111,9 +119,10 @@ static double share_of(int expect, bool plus_inf, double got, double exact, doub
 static void note(tc_engine *e, const tc_case *c, const char *what, int64_t row, int64_t d, double share, double got,
                  double exact, double bound) {
   e->checked++;
-  if (share > e->worst) {
-    e->worst = share;
-    snprintf(e->worst_case, sizeof e->worst_case, "%.480s", c->text);
+  int dtype = c->out.dtype;
+  if (share > e->worst[dtype]) {
+    e->worst[dtype] = share;
+    snprintf(e->worst_case[dtype], sizeof e->worst_case[dtype], "%s", c->text);
   }
   if (share <= 1) return;
   const rapt_problem *p = &c->r.cast;
@@ -131,12 +140,14 @@ void tc_judge(tc_engine *e, const tc_case *c, const tc_oracle *o) {
       int64_t at = row * o->Dv + d;
       tc_element element = tc_oracle_element(o, row, d);
       double got = tc_get_nth(&c->out, at), bound = tc_out_bound(&tol, &element, o->out[at]);
-      note(e, c, "out", row, d, share_of(o->expect[at], false, got, o->out[at], bound, c->out.dtype), got, o->out[at], bound);
+      note(e, c, "out", row, d, share_of(o->expect[at], false, got, o->out[at], bound, c->out.dtype), got, o->out[at],
+           bound);
     }
     if (!c->lse.base) continue;
     tc_element element = tc_oracle_element(o, row, -1);
     double got = tc_get_nth(&c->lse, row), bound = tc_lse_bound(&tol, &element, r->lse);
-    note(e, c, "lse", row, -1, share_of(r->lse_expect, r->plus_inf, got, r->lse, bound, c->lse.dtype), got, r->lse, bound);
+    note(e, c, "lse", row, -1, share_of(r->lse_expect, r->plus_inf, got, r->lse, bound, c->lse.dtype), got, r->lse,
+         bound);
   }
 }
 
@@ -152,7 +163,8 @@ void tc_check(tc_engine *e, const char *problem, const tc_fill *fill) {
 bool tc_takes(const tc_engine *e, const rapt_problem *p) { return e->row->dtypes & RAPT_DT(p->q.dtype); }
 
 void tc_same_outputs(const tc_case *a, const tc_case *b) {
-  if (!tc_same_bits(&a->out, &b->out)) fail_msg("%s: out differs in bits from\n%s: out (%s)", a->text, b->text, running_row);
+  if (!tc_same_bits(&a->out, &b->out)) fail_msg("%s: out differs in bits from\n%s: out (%s)", a->text, b->text,
+                                                running_row);
   if (a->lse.base && b->lse.base && !tc_same_bits(&a->lse, &b->lse))
     fail_msg("%s: lse differs in bits from\n%s: lse (%s)", a->text, b->text, running_row);
 }
@@ -169,12 +181,15 @@ static void run_pair(void **state) {
     skip();
   }
   e->cases = e->checked = 0;
-  e->worst = 0;
-  e->worst_case[0] = '\0';
+  memset(e->worst, 0, sizeof e->worst);
   p->test->run(e);
   if (!e->cases) fail_msg("%s ran nothing", p->name);
-  print_message("%s: row %s isa %s (%s): %lld runs, %lld elements, worst share of a bound %.3f %s\n", p->test->name,
-                e->row->id, e->ran_isa, e->kernel, (long long)e->cases, (long long)e->checked, e->worst, e->worst_case);
+  print_message("%s: row %s isa %s (last kernel %s): %lld runs, %lld elements judged\n", p->test->name, e->row->id,
+                e->ran_isa[0] ? e->ran_isa : "any", e->kernel, (long long)e->cases, (long long)e->checked);
+  for (int dtype = RAPT_FP16; dtype <= RAPT_FP64; dtype++)
+    if (e->worst[dtype] > 0)
+      print_message("  worst share of a bound, %s out: %.3f at %s\n", rapt_dtype_name(dtype), e->worst[dtype],
+                    e->worst_case[dtype]);
 }
 
 static size_t add_rows(tc_engine *list, size_t n, const rapt_backend *backend) {

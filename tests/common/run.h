@@ -14,8 +14,8 @@ typedef struct tc_engine {
   bool here;              /* the CPU reaches the row's level */
   rapt_ctx *ctx;          /* capped at isa, one thread; NULL where not here */
   int64_t cases, checked; /* runs, output elements compared with the oracle */
-  double worst;           /* largest share of a bound */
-  char worst_case[512];
+  double worst[5];        /* largest share of a bound, by the dtype of the output */
+  char worst_case[5][512];
   char kernel[96], ran_isa[16];   /* of the last run, as reported (R1) */
 } tc_engine;
 
@@ -29,6 +29,9 @@ void tc_judge(tc_engine *e, const tc_case *c, const tc_oracle *o);
 void tc_check(tc_engine *e, const char *problem, const tc_fill *fill);
 bool tc_takes(const tc_engine *e, const rapt_problem *p);   /* the row lists q's dtype */
 rapt_ctx *tc_context(const char *isa, uint32_t threads);
+/* Canary bytes into the outputs; then whether every element was written and nothing else, else the test fails. */
+void tc_before_run(tc_engine *e, tc_case *c);
+void tc_after_run(tc_engine *e, tc_case *c);
 void tc_same_outputs(const tc_case *a, const tc_case *b);   /* out and lse bit for bit, else the test fails */
 
 typedef void (*tc_test_fn)(tc_engine *e);

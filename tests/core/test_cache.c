@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one-shot call's plans (P8): found again, at most 256, the least recently used leave first, dropped when rows are
  * registered; usable from many threads and after a fork (P10). */
+#include "core/ctx.h"
 #include "fake.h"
 
 #include <pthread.h>
@@ -84,6 +85,56 @@ static void test_key(void **state) {
   big.tail[7] = 1;
   rapt_buffers b = RAPT_BUFFERS_INIT;
   assert_int_equal(rapt_attention(ctx, &big.p, &b, NULL), RAPT_ABI);
+  rapt_ctx_destroy(ctx);
+}
+
+/* Two problems of one hash are still two: every word and every name is compared. */
+static void test_equal_hash(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  rapt_problem p = parsed("fp32 b1 h1 q1 k1 d8"), other;
+  p.require = "ref";
+  p.prefer = "ref";
+  call(ctx, &p);
+  uint64_t hash = rapti_problem_hash(&p);
+  rapt_plan *plan = rapti_cache_find(ctx, &p, hash);
+  assert_non_null(plan);
+  rapti_plan_unref(plan);
+  for (size_t at = 0; at < offsetof(rapt_problem, require); at++) {
+    other = p;
+    ((unsigned char *)&other)[at] ^= 1;
+    assert_null(rapti_cache_find(ctx, &other, hash));
+    assert_true(rapti_problem_hash(&other) != hash);
+  }
+  const char **const names[] = {&other.require, &other.prefer, &other.forbid, &other.origin};
+  for (int i = 0; i < 4; i++) {
+    other = p;
+    *names[i] = "class:fused";
+    assert_null(rapti_cache_find(ctx, &other, hash));
+    assert_true(rapti_problem_hash(&other) != hash);
+    *names[i] = i < 2 ? NULL : "";
+    assert_null(rapti_cache_find(ctx, &other, hash));
+  }
+  rapt_ctx_destroy(ctx);
+}
+
+/* A plan decided on rows that a registration has since replaced is not kept. */
+static void test_late_plan(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "fake");
+  rapt_problem p = parsed("fp32 b1 h1 q1 k1 d8");
+  uint64_t hash = rapti_problem_hash(&p);
+  rapt_plan *plan;
+  rapt_reason why = RAPT_REASON_INIT;
+  assert_int_equal(rapti_plan_make(ctx, &p, &plan, &why), RAPT_OK);
+  fake_register(ctx, &f);
+  rapti_cache_add(ctx, plan, hash);
+  rapti_plan_unref(plan);
+  assert_null(rapti_cache_find(ctx, &p, hash));
+  call(ctx, &p);
+  assert_int_equal(f.runs, 1);
   rapt_ctx_destroy(ctx);
 }
 
@@ -186,7 +237,47 @@ static void *until_told(void *arg) {
   return NULL;
 }
 
-/* The sanitizers' own allocators do not survive a fork of a process with threads at work. */
+static int child_works(rapt_ctx *ctx) {
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    alarm(20);                            /* a lock left taken would hang here */
+    rapt_problem p = RAPT_PROBLEM_INIT;
+    p.q.dtype = p.k.dtype = p.v.dtype = RAPT_FP32;
+    p.B = p.Hq = p.Hkv = p.Sq = p.Skv = 1;
+    p.D = p.Dv = 8;
+    float x[8] = {1.0f}, out[8] = {0};
+    rapt_buffers b = RAPT_BUFFERS_INIT;
+    b.q = b.k = b.v = x;
+    b.out = out;
+    int ok = rapt_attention(ctx, &p, &b, NULL) == RAPT_OK && out[0] == 1.0f;
+    ok = ok && rapt_attention(ctx, &p, &b, NULL) == RAPT_OK;
+    rapt_ctx_trim(ctx);
+    _exit(ok ? 0 : 1);
+  }
+  int how = 0;
+  assert_int_equal(waitpid(child, &how, 0), child);
+  return WIFEXITED(how) && WEXITSTATUS(how) == 0;
+}
+
+/* The fork comes while another thread is in the middle of the lists: the child leaves these alone. */
+static void test_fork_within_p10(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  rapti_cache *saved = malloc(sizeof *saved);
+  rapti_ctx_lock(ctx);
+  *saved = ctx->cache;
+  memset(&ctx->cache, 0x41, sizeof ctx->cache);
+  int ok = child_works(ctx);
+  ctx->cache = *saved;
+  rapti_ctx_unlock(ctx);
+  assert_true(ok);
+  assert_true(child_works(ctx));
+  free(saved);
+  rapt_ctx_destroy(ctx);
+}
+
+/* The sanitizers do not survive a fork of a process with threads at work: there the context has one thread. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define BUSY 0
@@ -202,7 +293,11 @@ static void *until_told(void *arg) {
 /* Forks while other threads plan and run: the child has a usable context and the same bits. */
 static void test_fork_p10(void **state) {
   (void)state;
-  rapt_ctx *ctx = ctx_plain();
+  rapt_ctx_opts o = RAPT_CTX_OPTS_INIT;
+  o.flags = RAPT_CTX_NO_ENV;
+  o.max_threads = BUSY ? 2 : 1;
+  rapt_ctx *ctx;
+  assert_int_equal(rapt_ctx_create(&o, &ctx, NULL), RAPT_OK);
   small s;
   small_make(&s, SMALL);
   assert_int_equal(rapt_attention(ctx, &s.p, &s.b, NULL), RAPT_OK);
@@ -234,8 +329,10 @@ static void test_fork_p10(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_lru_p8), cmocka_unit_test(test_key), cmocka_unit_test(test_registration),
-    cmocka_unit_test(test_same_decision), cmocka_unit_test(test_threads_p5), cmocka_unit_test(test_fork_p10),
+    cmocka_unit_test(test_lru_p8), cmocka_unit_test(test_key), cmocka_unit_test(test_equal_hash),
+    cmocka_unit_test(test_late_plan), cmocka_unit_test(test_registration),
+    cmocka_unit_test(test_same_decision), cmocka_unit_test(test_threads_p5),
+    cmocka_unit_test(test_fork_within_p10), cmocka_unit_test(test_fork_p10),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

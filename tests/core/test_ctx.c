@@ -56,6 +56,8 @@ static void test_struct_size_abi(void **state) {
   expect(&big.o, RAPT_ABI, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
   big.o.struct_size = sizeof big.o - 1;
   expect(&big.o, RAPT_ABI, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
+  big.o.struct_size = UINT32_MAX;                      /* garbage: nothing behind it is read */
+  expect(&big.o, RAPT_ABI, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
   assert_int_equal(rapt_ctx_create(NULL, NULL, NULL), RAPT_ARG);
 }
 

@@ -97,6 +97,36 @@ static void test_in_force_d9(void **state) {
   rapt_ctx_destroy(ctx);
 }
 
+static void isa_case(const char *of_env, const char *of_ctx, const char *facts, const char *want) {
+  rapt_ctx *ctx;
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_ctx_opts o = RAPT_CTX_OPTS_INIT;
+  o.isa = of_ctx;
+  o.facts = facts;
+  setenv("RAPT_ISA", of_env, 1);
+  rapt_status st = rapt_ctx_create(&o, &ctx, &why);
+  assert_int_equal(st, want ? RAPT_OK : RAPT_ARG);
+  if (!want) {
+    assert_int_equal(why.code, RAPT_CODE_ISA);
+    return;
+  }
+  has(ctx, SMALL, RAPT_OK, want);
+  rapt_ctx_destroy(ctx);
+}
+
+/* D9: the context's level goes before the environment's; D26: neither raises it. */
+static void test_isa_levels_d26(void **state) {
+  (void)state;
+  isa_case("scalar", "avx2", "cpu isa=avx512 threads=1", "\"isa\":\"avx2\"");
+  isa_case("avx2", "scalar", "cpu isa=avx512 threads=1", "\"isa\":\"scalar\"");
+  isa_case("avx2", NULL, "cpu isa=avx512 threads=1", "\"isa\":\"avx2\"");
+  isa_case("avx2", NULL, "cpu isa=neon threads=1", "\"isa\":\"neon\"");
+  isa_case("scalar", "avx512", "cpu isa=avx2 threads=1", NULL);
+#if defined(__x86_64__)
+  isa_case("neon", NULL, NULL, NULL);
+#endif
+}
+
 /* ---- Log ---- */
 
 static char *file_text(const char *path) {
@@ -199,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_bad_values_d23, clear, clear),
     cmocka_unit_test_setup_teardown(test_in_force_d9, clear, clear),
+    cmocka_unit_test_setup_teardown(test_isa_levels_d26, clear, clear),
     cmocka_unit_test_setup_teardown(test_log_e4, clear, clear),
     cmocka_unit_test_setup_teardown(test_notices_r8, clear, clear),
   };

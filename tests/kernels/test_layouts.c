@@ -79,7 +79,8 @@ static void broadcast_m12_s14(tc_engine *e) {
   for (int i = 0; i < 12; i++) {
     const char *name = i % 2 ? "mask" : "bias", *dtype = i % 2 ? "bool" : "fp16";
     snprintf(b, sizeof b, "fp16 b2 h4/2 q9 k33 d16 lse %s=%s:2x4x9x33", name, dtype);
-    snprintf(a, sizeof a, "fp16 b2 h4/2 q9 k33 d16 lse %s=%s:%s %s.st=%s", name, dtype, strided[i / 2][0], name, strided[i / 2][1]);
+    snprintf(a, sizeof a, "fp16 b2 h4/2 q9 k33 d16 lse %s=%s:%s %s.st=%s", name, dtype, strided[i / 2][0], name,
+             strided[i / 2][1]);
     same_as(e, a, b, 1 + i % 3);
   }
 }
@@ -119,8 +120,8 @@ static void base_address_s14(tc_engine *e) {
   tc_run(e, dense);
   for (int shift = 0; shift < 32; shift++) {
     char text[200];   /* an odd gap after each row moves the rows against each other, the guard page moves the base */
-    snprintf(text, sizeof text, "bf16 b1 h2 q19 k35 d32 lse q.st=%d,%d,%d,1 v.st=%d,%d,%d,1", 99999, 19 * (32 + shift), 32 + shift,
-             99999, 35 * (33 + shift), 33 + shift);
+    int q = 32 + shift, v = 33 + shift;
+    snprintf(text, sizeof text, "bf16 b1 h2 q19 k35 d32 lse q.st=9999,%d,%d,1 v.st=9999,%d,%d,1", 19 * q, q, 35 * v, v);
     tc_fill fill = {.place = 1 + shift % 3};
     tc_case *c = tc_case_new(text, &fill);
     tc_case_copy(c, dense);
@@ -132,8 +133,12 @@ static void base_address_s14(tc_engine *e) {
 }
 
 int main(void) {
-  static const tc_test tests[] = {{"layouts_s9_s14", layouts_s9_s14}, {"any_stride_s9_s14", any_stride_s9_s14},
-                                  {"broadcast_m12_s14", broadcast_m12_s14}, {"packed_slices_s11", packed_slices_s11},
-                                  {"base_address_s14", base_address_s14}};
+  static const tc_test tests[] = {
+    {"layouts_s9_s14", layouts_s9_s14},
+    {"any_stride_s9_s14", any_stride_s9_s14},
+    {"broadcast_m12_s14", broadcast_m12_s14},
+    {"packed_slices_s11", packed_slices_s11},
+    {"base_address_s14", base_address_s14},
+  };
   return tc_run_tests("layouts", tests, sizeof tests / sizeof *tests);
 }

@@ -81,7 +81,11 @@ static void all_visible_n13(tc_engine *e) {
 }
 
 int main(void) {
-  static const tc_test tests[] = {{"by_mask_n15", by_mask_n15}, {"by_window_n15", by_window_n15},
-                                  {"by_lengths_n15", by_lengths_n15}, {"all_visible_n13", all_visible_n13}};
+  static const tc_test tests[] = {
+    {"by_mask_n15", by_mask_n15},
+    {"by_window_n15", by_window_n15},
+    {"by_lengths_n15", by_lengths_n15},
+    {"all_visible_n13", all_visible_n13},
+  };
   return tc_run_tests("longpath", tests, sizeof tests / sizeof *tests);
 }

@@ -29,7 +29,8 @@ static void check(tc_engine *e, int dtype, const char *rest, const tc_fill *fill
 
 /* N1, N3, N4: the scale multiplies the product, the bias comes after it; 0 and negative scales are what they say. */
 static void scales_n1_n3(tc_engine *e) {
-  static const char *const scales[] = {"", "scale=0", "scale=-0", "scale=-0.25", "scale=1", "scale=3.7", "scale=1e-30", "scale=-2"};
+  static const char *const scales[] = {"", "scale=0", "scale=-0", "scale=-0.25", "scale=1", "scale=3.7", "scale=1e-30",
+                                       "scale=-2"};
   for (int i = 0; i < 32; i++) {
     char rest[200];
     snprintf(rest, sizeof rest, "b1 h2 q17 k67 d48/24 causal=br bias=fp32:1x2x1x67 %s lse", scales[i / 4]);
@@ -72,7 +73,10 @@ static void steep_bias_n5(tc_engine *e) {
   for (int s = 0; s < 8; s++) {
     tc_case *c = tc_case_new("fp32 b1 h1 q20 k150 d16 bias=fp32:1x1x20x150 lse", NULL);
     for (int i = 0; i < 20; i++)
-      for (int j = 0; j < 150; j++) tc_set(&c->bias, 0, 0, i, j, steps[s] * (i % 3 ? j : j / 50) + (i == 7 ? 3e38 - 150 * fabs(steps[s]) : 0));
+      for (int j = 0; j < 150; j++) {
+        double base = i == 7 ? 3e38 - 150 * fabs(steps[s]) : 0;
+        tc_set(&c->bias, 0, 0, i, j, base + steps[s] * (i % 3 ? j : j / 50));
+      }
     judge(e, c);
     tc_case_free(c);
   }
@@ -119,7 +123,8 @@ static void non_finite_n10(tc_engine *e) {
 
 /* N11: one visible key: the output is v, exactly. By mask, window, length and size. */
 static void one_key_n11(tc_engine *e) {
-  static const char *const ways[] = {"b1 h2/1 q33 k33 d24/40 align=tl window=0,0 lse", "b1 h2 q5 k300 d64 kvlen=int32 lse",
+  static const char *const ways[] = {"b1 h2/1 q33 k33 d24/40 align=tl window=0,0 lse",
+                                     "b1 h2 q5 k300 d64 kvlen=int32 lse",
                                      "b2 h2 q7 k1 d16/8 lse", "b1 h1 q9 k140 d32 mask=bool:1x1x1x140 lse",
                                      "b1 h1 q3 k90 d32 causal=off:0 window=0,-1 lse"};
   for (int i = 0; i < 20; i++) {
@@ -203,7 +208,8 @@ static void permuted_n11_n17(tc_engine *e) {
   judge(e, b);
   for (int64_t n = 0; n < 3 * 2 * 19; n++) {
     int64_t i = n % 19, h = n / 19 % 2, batch = n / 38;
-    assert_memory_equal(tc_at(&b->out, batch, h, i, 0), tc_at(&a->out, 2 - batch, 1 - h, 18 - i, 0), 16 * sizeof(float));
+    assert_memory_equal(tc_at(&b->out, batch, h, i, 0), tc_at(&a->out, 2 - batch, 1 - h, 18 - i, 0),
+                        16 * sizeof(float));
   }
   tc_case_free(a);
   tc_case_free(b);
@@ -238,9 +244,18 @@ static void row_alone_n17(tc_engine *e) {
 
 int main(void) {
   static const tc_test tests[] = {
-    {"scales_n1_n3_n4", scales_n1_n3}, {"default_scale_n3", default_scale_n3}, {"huge_logits_n5", huge_logits_n5},
-    {"steep_bias_n5", steep_bias_n5}, {"overflow_n2_n10", overflow_n2_n10}, {"non_finite_n10", non_finite_n10},
-    {"one_key_n11", one_key_n11}, {"wide_output_s2_n6", wide_output_s2}, {"mixed_kv_s2", mixed_kv_s2},
-    {"stored_range_n2", stored_range_n2}, {"permuted_n11_n17", permuted_n11_n17}, {"row_alone_n17", row_alone_n17}};
+    {"scales_n1_n3_n4", scales_n1_n3},
+    {"default_scale_n3", default_scale_n3},
+    {"huge_logits_n5", huge_logits_n5},
+    {"steep_bias_n5", steep_bias_n5},
+    {"overflow_n2_n10", overflow_n2_n10},
+    {"non_finite_n10", non_finite_n10},
+    {"one_key_n11", one_key_n11},
+    {"wide_output_s2_n6", wide_output_s2},
+    {"mixed_kv_s2", mixed_kv_s2},
+    {"stored_range_n2", stored_range_n2},
+    {"permuted_n11_n17", permuted_n11_n17},
+    {"row_alone_n17", row_alone_n17},
+  };
   return tc_run_tests("numerics", tests, sizeof tests / sizeof *tests);
 }

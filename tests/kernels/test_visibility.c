@@ -67,6 +67,7 @@ static void offsets_m2_m7(tc_engine *e) {
   }
 }
 
+/* M6: both ends inclusive, -1 open, causal caps the right one at 0; exact per element. */
 static void windows_m6(tc_engine *e) {
   same(e, "fp32 b1 h2 q19 k33 d16 align=br window=4,0 lse", "fp32 b1 h2 q19 k33 d16 causal=br window=4,0 lse");
   same(e, "fp32 b1 h2 q19 k33 d16 align=br window=4,0 lse", "fp32 b1 h2 q19 k33 d16 causal=br window=4,-1 lse");
@@ -74,13 +75,33 @@ static void windows_m6(tc_engine *e) {
   same(e, "fp32 b1 h2 q19 k33 d16 align=tl window=-1,0 lse", "fp32 b1 h2 q19 k33 d16 causal=tl lse");
   same(e, "fp32 b1 h2 q19 k33 d16 align=tl window=-1,-1 lse", "fp32 b1 h2 q19 k33 d16 lse");
   same(e, "fp32 b1 h2 q19 k33 d16 align=tl window=100,100 lse", "fp32 b1 h2 q19 k33 d16 lse");
-  same(e, "fp32 b1 h2 q19 k33 d16 align=br window=9223372036854775807,9223372036854775807 lse", "fp32 b1 h2 q19 k33 d16 lse");
+  same(e, "fp32 b1 h2 q19 k33 d16 align=br window=9223372036854775807,9223372036854775807 lse",
+       "fp32 b1 h2 q19 k33 d16 lse");
   for (int left = -1; left < 5; left++)      /* exact per element: every small window at several corners */
     for (int right = -1; right < 4; right++) {
       char text[200];
-      snprintf(text, sizeof text, "fp32 b1 h1 q37 k41 d8 align=%s window=%d,%d lse", right % 2 ? "off:7" : "br", left, right);
+      snprintf(text, sizeof text, "fp32 b1 h1 q37 k41 d8 align=%s window=%d,%d lse", right % 2 ? "off:7" : "br", left,
+               right);
       tc_check(e, text, NULL);
     }
+}
+
+/* M3: no corner named where the corners differ: nobody guesses one. */
+static void unset_m3(tc_engine *e) {
+  static const char *const texts[] = {"fp32 b1 h2 q9 k21 d16 causal", "fp32 b1 h2 q9 k21 d16 window=3,0",
+                                      "fp32 b1 h2 q9 k9 d16 causal kvlen=int32"};
+  for (int t = 0; t < 3; t++) {
+    rapt_problem p = {.struct_size = sizeof p};
+    rapt_report *report = NULL;
+    rapt_reason why = {.struct_size = sizeof why};
+    assert_int_equal(rapt_problem_parse(texts[t], strlen(texts[t]), &p, NULL, 0, NULL), RAPT_OK);
+    p.require = e->row->id;
+    assert_int_equal(rapt_explain(e->ctx, &p, &report), RAPT_ARG);
+    assert_int_equal(rapt_report_error(report, &why), RAPT_OK);
+    assert_int_equal(why.code, RAPT_CODE_ALIGNMENT_UNSET);
+    rapt_report_destroy(report);
+  }
+  tc_check(e, "fp32 b1 h2 q9 k9 d16 causal lse", NULL);
 }
 
 /* ---- M8 to M12: arrays ---- */
@@ -122,7 +143,8 @@ static void bias_dtypes_m9(tc_engine *e) {
 
 /* M10: the lowest finite number is no mask. A row of it alone gives the mean of v, beside other numbers nothing. */
 static void lowest_bias_m10(tc_engine *e) {
-  static const char *const texts[] = {"fp32 b1 h1 q8 k37 d16 bias=fp32:1x1x8x37 lse", "bf16 b1 h1 q8 k37 d16 bias=bf16:1x1x8x37 lse",
+  static const char *const texts[] = {"fp32 b1 h1 q8 k37 d16 bias=fp32:1x1x8x37 lse",
+                                      "bf16 b1 h1 q8 k37 d16 bias=bf16:1x1x8x37 lse",
                                       "fp16 b1 h1 q8 k37 d16 bias=fp32:1x1x8x37 lse"};
   for (int t = 0; t < 3; t++) {
     tc_case *c = tc_case_new(texts[t], &fill);
@@ -146,10 +168,12 @@ static void lowest_bias_m10(tc_engine *e) {
 /* M11, M13: everything at once, the intersection. */
 static void intersection_m11_m13(tc_engine *e) {
   static const char *const all = "mask=bool:2x1x29x67 bias=fp32:1x4x29x67 qlen=int32 kvlen=int32 lse";
-  static const char *const positions[] = {"causal=br", "causal=tl window=9,-1", "align=br window=20,3", "causal=off:int64", "causal=off:11"};
+  static const char *const positions[] = {"causal=br", "causal=tl window=9,-1", "align=br window=20,3",
+                                          "causal=off:int64", "causal=off:11"};
   for (int i = 0; i < 15; i++) {
     char text[300];
-    snprintf(text, sizeof text, "%s b2 h4/2 q29 k67 d24 %s %s", i % 3 ? i % 3 == 1 ? "bf16" : "fp16" : "fp32", positions[i / 3], all);
+    snprintf(text, sizeof text, "%s b2 h4/2 q29 k67 d24 %s %s", i % 3 ? i % 3 == 1 ? "bf16" : "fp16" : "fp32",
+             positions[i / 3], all);
     tc_check(e, text, NULL);
   }
 }
@@ -157,18 +181,25 @@ static void intersection_m11_m13(tc_engine *e) {
 /* ---- M14, M15: isolation ---- */
 
 static const char *const isolated[] = {
-  "fp32 b1 h2/1 q33 k70 d16 causal=br lse", "bf16 b2 h2 q33 k70 d16 align=tl window=7,3 lse", "fp16 b2 h2/1 q19 k150 d24 kvlen=int32 qlen=int32 lse",
-  "fp32 b2 h2 q19 k150 d24 mask=bool:2x2x19x150 lse", "bf16 b1 h2 q19 k150 d24 bias=fp32:1x2x19x150 lse",
-  "fp32 b1 h2 q40 k40 d8 causal bias=fp32:1x1x40x40 mask=bool:1x1x1x40 lse", "fp32 b1 h2 q1 k300 d64 kvlen=int64 lse",
-  "fp16 b1 h4/2 q3 k257 d64 mask=bool:1x1x1x257 lse", "fp32 b1 h1 q70 k33 d16 causal=br lse",
-  "fp16 b1 h1 q5 k200 d128 align=br window=15,0 lse", "fp64 b1 h2 q9 k40 d16 causal=br bias=fp32:1x2x9x40 lse"};
+  "fp32 b1 h2/1 q33 k70 d16 causal=br lse",
+  "bf16 b2 h2 q33 k70 d16 align=tl window=7,3 lse",
+  "fp16 b2 h2/1 q19 k150 d24 kvlen=int32 qlen=int32 lse",
+  "fp32 b2 h2 q19 k150 d24 mask=bool:2x2x19x150 lse",
+  "bf16 b1 h2 q19 k150 d24 bias=fp32:1x2x19x150 lse",
+  "fp32 b1 h2 q40 k40 d8 causal bias=fp32:1x1x40x40 mask=bool:1x1x1x40 lse",
+  "fp32 b1 h2 q1 k300 d64 kvlen=int64 lse",
+  "fp16 b1 h4/2 q3 k257 d64 mask=bool:1x1x1x257 lse",
+  "fp32 b1 h1 q70 k33 d16 causal=br lse",
+  "fp16 b1 h1 q5 k200 d128 align=br window=15,0 lse",
+  "fp64 b1 h2 q9 k40 d16 causal=br bias=fp32:1x2x9x40 lse",
+};
 enum { N_ISOLATED = sizeof isolated / sizeof *isolated };
 
 static void compare_row(const tc_engine *e, const tc_case *a, const tc_case *b, int64_t batch, int64_t h, int64_t i) {
   for (int64_t d = 0; d < a->r.cast.Dv; d++)
     if (memcmp(tc_at(&a->out, batch, h, i, d), tc_at(&b->out, batch, h, i, d), a->out.element))
-      fail_msg("%s: %s: row b %lld h %lld i %lld changed with what it cannot see (M14)", e->row->id, a->text, (long long)batch,
-               (long long)h, (long long)i);
+      fail_msg("%s: %s: row b %lld h %lld i %lld changed with what it cannot see (M14)", e->row->id, a->text,
+               (long long)batch, (long long)h, (long long)i);
   assert_memory_equal(tc_at(&a->lse, batch, h, i, 0), tc_at(&b->lse, batch, h, i, 0), a->lse.element);
 }
 
@@ -192,7 +223,7 @@ static void one_row_m14(tc_engine *e) {
   }
 }
 
-/* NaN and Inf in everything that no row sees: the whole result keeps its bits. */
+/* M14, M15: NaN and Inf in everything that no row sees, without assume_finite: the whole result keeps its bits. */
 static void unseen_m14(tc_engine *e) {
   for (int t = 0; t < N_ISOLATED; t++) {
     tc_case *clean = tc_case_new(isolated[t], &fill), *c = tc_case_new(isolated[t], &fill);
@@ -210,9 +241,14 @@ static void unseen_m14(tc_engine *e) {
 /* ---- M16: rows that see nothing, for each reason ---- */
 
 static void masked_row_m16(tc_engine *e) {
-  static const char *const texts[] = {"fp32 b1 h2 q9 k21 d16 causal=off:-5 lse", "fp32 b1 h2 q9 k21 d16 align=tl window=2,-1 mask=bool:1x1x9x21 lse",
-                                      "bf16 b1 h2 q9 k21 d16 mask=bool:1x1x9x21 lse", "fp16 b1 h2 q9 k21 d16 bias=fp32:1x1x9x21 lse",
-                                      "fp32 b1 h2 q9 k21 d16 qlen=int32 lse", "fp32 b1 h2 q9 k21 d16 kvlen=int32 lse"};
+  static const char *const texts[] = {
+    "fp32 b1 h2 q9 k21 d16 causal=off:-5 lse",
+    "fp32 b1 h2 q9 k21 d16 align=tl window=2,-1 mask=bool:1x1x9x21 lse",
+    "bf16 b1 h2 q9 k21 d16 mask=bool:1x1x9x21 lse",
+    "fp16 b1 h2 q9 k21 d16 bias=fp32:1x1x9x21 lse",
+    "fp32 b1 h2 q9 k21 d16 qlen=int32 lse",
+    "fp32 b1 h2 q9 k21 d16 kvlen=int32 lse",
+  };
   for (int t = 0; t < 6; t++) {
     tc_case *c = tc_case_new(texts[t], &fill);
     for (int j = 0; j < 21; j++) {
@@ -254,9 +290,11 @@ static void same_as_array(tc_engine *e, const char *said, const char *bare, bool
 }
 
 static void expressions_m23(tc_engine *e) {
-  static const char *const bare[] = {"fp32 b2 h2/1 q37 k70 d16 lse", "bf16 b2 h2/1 q37 k70 d40 lse", "fp16 b1 h2/1 q65 k300 d64 lse",
+  static const char *const bare[] = {"fp32 b2 h2/1 q37 k70 d16 lse", "bf16 b2 h2/1 q37 k70 d40 lse",
+                                     "fp16 b1 h2/1 q65 k300 d64 lse",
                                      "fp32 b1 h2 q1 k300 d64 lse"};
-  static const char *const ways[] = {"causal=br", "causal=tl", "align=br window=9,2", "align=br window=63,0", "kvlen=int32", "qlen=int32",
+  static const char *const ways[] = {"causal=br", "causal=tl", "align=br window=9,2", "align=br window=63,0",
+                                     "kvlen=int32", "qlen=int32",
                                      "causal=br kvlen=int32", "causal=off:-3", "causal=off:40"};
   for (int i = 0; i < 36; i++) {
     char said[200];
@@ -268,8 +306,18 @@ static void expressions_m23(tc_engine *e) {
 
 int main(void) {
   static const tc_test tests[] = {
-    {"corners_m1_m4", corners_m1_m4}, {"offsets_m2_m7", offsets_m2_m7}, {"windows_m6", windows_m6}, {"mask_bytes_m8", mask_bytes_m8},
-    {"bias_dtypes_m9", bias_dtypes_m9}, {"lowest_bias_m10", lowest_bias_m10}, {"intersection_m11_m13", intersection_m11_m13},
-    {"one_row_m14", one_row_m14}, {"unseen_m14_m15", unseen_m14}, {"masked_row_m16", masked_row_m16}, {"expressions_m23", expressions_m23}};
+    {"corners_m1_m4", corners_m1_m4},
+    {"offsets_m2_m7", offsets_m2_m7},
+    {"windows_m6", windows_m6},
+    {"unset_m3", unset_m3},
+    {"mask_bytes_m8", mask_bytes_m8},
+    {"bias_dtypes_m9", bias_dtypes_m9},
+    {"lowest_bias_m10", lowest_bias_m10},
+    {"intersection_m11_m13", intersection_m11_m13},
+    {"one_row_m14", one_row_m14},
+    {"unseen_m14_m15", unseen_m14},
+    {"masked_row_m16", masked_row_m16},
+    {"expressions_m23", expressions_m23},
+  };
   return tc_run_tests("visibility", tests, sizeof tests / sizeof *tests);
 }

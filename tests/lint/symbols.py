@@ -26,7 +26,7 @@ for section in (".init_array", ".preinit_array", ".ctors"):
 exported = set(re.findall(r"\sT\s(\w+)@@", tool("nm", "-D", "--with-symbol-versions", library)))
 declared = set()
 for header in headers:
-    declared |= set(re.findall(r"RAPT_API[^;(]*?\b(rapt_\w+)\(", open(header).read()))
+    declared |= set(re.findall(r"(?m)^RAPT_API [^;(]*?\b(rapt_\w+)\(", open(header).read()))
 if exported != declared:
     bad.append(f"exported, not declared: {sorted(exported - declared)}; declared, not exported: {sorted(declared - exported)}")
 print("\n".join(bad))

@@ -177,6 +177,14 @@ def test_a_fault_of_the_core_carries_its_report_e8(draw):
     assert rapt.last_report() is caught.value.report
 
 
+def test_only_arrays(draw):
+    (q,) = draw((1, 1, 3, 4))
+    with pytest.raises(TypeError, match="NumPy arrays"):
+        rapt.attention(q, q.tolist(), q)
+    with pytest.raises(TypeError, match="mask must be a NumPy array"):
+        rapt.attention(q, q, q, mask=[[True]])
+
+
 def test_mixed_dtypes_are_refused_with_all_three_a7(draw):
     q, k, v = draw((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
     half = v.astype(ml_dtypes.bfloat16)

@@ -123,6 +123,9 @@ def test_the_host_operator_runs_with_autocast_suspended_a13():
     assert out.dtype is BF16 and out.abs().max() > 0            # a cast by the host would have given zeros
     out.float().sum().backward()
     assert q.grad is not None and q.grad.dtype is FP32
+    with torch.autocast("cpu"):
+        off = sdpa(q, k, k, autocast="off")                     # the call's word holds on the host's operator too
+    assert rapt.last_report().row == "torch.sdpa" and off.dtype is FP32
 
 
 # ---- The host's own operator ----
@@ -241,6 +244,12 @@ def test_strides_are_read_where_they_lie_s9_h2():
     assert torch.equal(packed, before)
 
 
+def test_a_negated_view_is_read_as_its_values(draw):
+    neg = torch.complex(rand(1, 2, 4, 8), rand(1, 2, 4, 8)).conj().imag
+    assert neg.is_neg()
+    assert torch.equal(sdpa(neg, neg, neg), sdpa(*(neg.resolve_neg(),) * 3))
+
+
 def test_is_causal_is_top_left_h4():
     for sq, skv in ((6, 6), (4, 9), (9, 4)):
         q, k, v = rand(2, 2, sq, 8), rand(2, 2, skv, 8), rand(2, 2, skv, 8)
@@ -350,13 +359,16 @@ def test_an_operand_without_elements_gives_zeros_h4(shapes):
 
 def test_keywords_beyond_the_hosts():
     q, k, v = rand(2, 2, 5, 8), rand(2, 2, 9, 8), rand(2, 2, 9, 8)
-    lengths = torch.tensor([4, 9])
+    lengths = torch.tensor([[4, 1], [9, 1]])[:, 0]              # not dense
     out, lse = sdpa(q, k, v, window=(2, 0), align="br", kv_len=lengths, return_lse=True)
     o, l, bound, bound_lse = oracle_np.attention(numpy(q), numpy(k), numpy(v), window=(2, 0), off=lengths.numpy() - 5, kv_len=lengths)
     oracle_np.check(numpy(out), o, bound)
     oracle_np.check(numpy(lse), l, bound_lse)
     with pytest.raises(rapt.ArgumentError, match="^UNKNOWN_FIELD: attn_bias is not accepted"):     # E6
         sdpa(q, k, v, attn_bias=None)
+    for keywords, code in (({"sinks": rand(2, 1)}, "SINK"), ({"slopes": rand(1, 1, 2), "align": "tl"}, "ALIBI")):
+        with pytest.raises(rapt.ArgumentError, match=f"^{code}"):
+            sdpa(q, k, v, **keywords)
     with pytest.raises(rapt.RefusedError) as caught:
         sdpa(q, k, v, softcap=20.0)
     assert "SOFTCAP" in caught.value.report.codes("torch.sdpa")
@@ -390,7 +402,10 @@ def test_explain_takes_meta_tensors_a12():
     with torch.autocast("cpu"):
         report = rapt.torch.explain(q, q, q)
     assert report.json["casts"] == [] and "DEVICE" in report.codes("cpu.scalar")
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        fake = torch.empty(1, 2, 3, 8)
     real = rand(1, 2, 3, 8)
+    assert str(rapt.torch.explain(fake, fake, fake)) == str(rapt.torch.explain(real, real, real))
     assert rapt.torch.explain(real, real, real).row == _row(real)
 
 

@@ -121,6 +121,22 @@ static void other_spellings_become_canonical(void **state) {
   }
 }
 
+/* Section 6: aliases become ids, or the prefix that means the same rows; prefer keeps its order. */
+static void aliases_become_ids(void **state) {
+  (void)state;
+  static const char *const pairs[][2] = {
+      {"reference", "ref"}, {"flash2", "fa2"}, {"flash_attention_2", "fa2"}, {"sage", "sage"}, {"_native_flash", "torch.flash"},
+      {"flash_hub", "hub.fa2"}, {"torch_sdpa", "torch.sdpa"}, {"class:fused", "class:fused"}, {"no_such_name", "no_such_name"},
+      {"flash4,reference,cpu.avx2", "fa4,ref,cpu.avx2"}};
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    char text[128], canonical[128];
+    snprintf(text, sizeof text, "fp32 b2 h2 q4 k4 d8 prefer=%s", pairs[i][0]);
+    snprintf(canonical, sizeof canonical, "fp32 b2 h2 q4 k4 d8 prefer=%s", pairs[i][1]);
+    assert_canonical(text, canonical);
+  }
+  assert_canonical("fp32 b2 h2 q4 k4 d8 require=reference,flash2,fa2", "fp32 b2 h2 q4 k4 d8 require=fa2,ref");
+}
+
 static void fields_land_where_they_belong(void **state) {
   (void)state;
   parsed r = parse("bf16/fp16/fp16 b2 h32/8 q128 k4096 d192/128 causal=off:-7 window=1023,0 lse mixed_kv dev=cuda:3 mem=12");
@@ -289,6 +305,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(s8_examples_are_canonical),
       cmocka_unit_test(other_spellings_become_canonical),
+      cmocka_unit_test(aliases_become_ids),
       cmocka_unit_test(fields_land_where_they_belong),
       cmocka_unit_test(e6_faults_name_the_byte_or_the_key),
       cmocka_unit_test(hostile_lengths_and_bytes),

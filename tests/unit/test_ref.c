@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference backend by itself, on numbers worked out by hand: N1, N8, M10, M13, M16, P3, N18. Everything else of the
- * contract is held against the oracle in tests/kernels. */
+/* The reference backend by itself, on numbers worked out by hand: N1, N8, M10, M13, M16, P3, N18. Everything else of
+ * the contract is held against the oracle in tests/kernels. */
 #include "common/cm.h"
 #include "common/tol.h"
 #include "core/backend.h"
@@ -141,7 +141,8 @@ static void empty_s6_s7(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(two_keys_n1_n8), cmocka_unit_test(bias_n1), cmocka_unit_test(causal_m13_m16),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(two_keys_n1_n8), cmocka_unit_test(bias_n1),
+                                     cmocka_unit_test(causal_m13_m16),
                                      cmocka_unit_test(threads_n18), cmocka_unit_test(empty_s6_s7)};
   return cmocka_run_group_tests_name("ref", tests, NULL, NULL);
 }

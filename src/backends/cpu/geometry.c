@@ -67,7 +67,7 @@ static bool lay_out(rapti_cpu_call *c, int64_t width, int64_t lanes) {
   layout l = {0, true};
   if (c->few_rows) {
     c->q_at = reserve(&l, RAPTI_FEW_ROWS, c->D, 4);
-    c->few_row = block_keys + lanes;
+    c->few_row = block_keys + 2 * lanes;
     c->o_at = reserve(&l, 2 * RAPTI_FEW_ROWS, divide_up(c->Dv, lanes) * lanes, 4);
     c->s_at = reserve(&l, RAPTI_FEW_ROWS, c->few_row, 4);
     c->t_at = reserve(&l, c->mask.dtype || c->bias.dtype ? RAPTI_FEW_ROWS : 0, c->few_row, 4);
@@ -81,7 +81,7 @@ static bool lay_out(rapti_cpu_call *c, int64_t width, int64_t lanes) {
     c->t_at = reserve(&l, c->mask.dtype || c->bias.dtype ? block_keys : 0, width, 4);
   }
   c->fetch_row = longest + lanes;
-  c->fetch_at = reserve(&l, lanes, c->fetch_row, 4);
+  c->fetch_at = reserve(&l, c->few_rows ? 2 * lanes : lanes, c->fetch_row, 4);
   c->panels_at = reserve(&l, c->few_rows ? 1 : c->chunk_panels, 1, sizeof(rapti_panel));
   c->thread_bytes = (size_t)l.at;
   return l.ok;

@@ -43,7 +43,8 @@ typedef struct rapti_cpu_call {
   bool few_rows;                               /* rows <= RAPTI_FEW_ROWS: the kernel without packing */
   /* Scratch of one thread: byte offsets. */
   size_t k_at, v_at, flags_at, q_at, o_at, s_at, t_at, fetch_at, panels_at, thread_bytes;
-  int64_t fetch_row, few_row;                  /* floats a row of the fetch area (`lanes` rows), of few-row scores */
+  int64_t fetch_row;                           /* floats a row of the fetch area: `lanes` rows, with few_rows twice that */
+  int64_t few_row;                             /* floats a row of scores with few_rows */
   uint32_t threads;
   _Atomic int64_t *counters;                   /* threads > 1: next head, then next chunk of each head */
   char *scratch;

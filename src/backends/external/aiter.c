@@ -61,7 +61,7 @@ static bool zero_sided(const rapt_problem *p) {
 
 static void ck(rapti_ext *e) {
   const rapt_problem *p = e->p;
-  int64_t keys;
+  int64_t keys, width = p->D > p->Dv ? p->D : p->Dv;
   ck_bias(e);
   if (zero_sided(p)) rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "with a zero side", "sides above 0, or causal");
   if (p->softcap > 0 && !p->cu)
@@ -70,7 +70,7 @@ static void ck(rapti_ext *e) {
   if (p->sinks.dtype && rapti_ext_grads(p))
     rapti_ext_fail(e, RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "no sinks: its backward leaves them out");
   bool fits = rapti_mul(p->cu ? 1 : p->B, p->Hkv, &keys) && rapti_mul(keys, p->Skv, &keys) &&
-              rapti_mul(keys, 2 * (p->D > p->Dv ? p->D : p->Dv), &keys) && keys < INT64_C(1) << 32;
+              rapti_mul(keys, width, &keys) && keys < INT64_C(1) << 31;   /* two bytes an element */
   if (!fits) rapti_ext_unknown(e, RAPT_FIELD_K, "k or v of 2^32 bytes and more");
 }
 

@@ -134,7 +134,7 @@ static int pick(void *self, uint32_t row, const rapt_problem *p, const rapt_fact
   *member = CK;
   if (p->device == RAPT_HIP) return 1;
   bool one_head = p->Hkv > 1 && p->k.stride[1] == 0 && p->v.stride[1] == 0;
-  if (one_head && p->Sq <= 32 && p->Skv >= 256 && p->Hq < 64 && p->B * p->Hq < 64)
+  if (one_head && p->Sq <= 32 && p->Skv >= 256 && p->B < 64 && p->Hq < 64 && p->B * p->Hq < 64)
     return rapti_ext_pick(&backend, decode, 4, p, facts, member);
   return rapti_ext_pick(&backend, usual, 5, p, facts, member);
 }

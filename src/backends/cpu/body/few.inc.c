@@ -12,35 +12,55 @@ typedef struct few {
   rapti_panel *panel;
 } few;
 
-/* Scores of VF_LEN keys in row[] for `rows` rows. */
-RAPTI_ALWAYS_INLINE void few_scores(const int rows, const few *w, const float *const row[], vf sum[]) {
+/* Rows further on are asked for early, in address order: the reads below go through several rows at once, which is too
+ * short-lived a pattern for the hardware to follow. */
+static void few_prefetch(const rapti_in *in, const char *base, int64_t key, int64_t keys, int64_t last, int64_t row_bytes) {
+  if (in->ss < row_bytes) return;
+  for (int64_t k = key; k < key + keys && k <= last; k++)
+    for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(base + k * in->ss + at);
+}
+
+/* Scores of groups * VF_LEN keys in row[] for `rows` rows. */
+RAPTI_ALWAYS_INLINE void few_scores(const int rows, const int groups, const few *w, const float *const row[], vf scale,
+                                    float *s) {
   const int64_t D = w->c->D;
+  vf sum[2][RAPTI_FEW_ROWS];
   int64_t d = 0;
-  RAPTI_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_zero();
-  for (; d + VF_LEN <= D; d += VF_LEN) {
-    vf x[VF_LEN];
-    RAPTI_UNROLL for (int i = 0; i < VF_LEN; i++) x[i] = vf_load(row[i] + d);
-    vf_transpose(x);
-    RAPTI_UNROLL for (int i = 0; i < VF_LEN; i++) {
-      RAPTI_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_fma(x[i], vf_broadcast(w->q + r * D + d + i), sum[r]);
+  RAPTI_UNROLL for (int g = 0; g < groups; g++) {
+    RAPTI_UNROLL for (int r = 0; r < rows; r++) sum[g][r] = vf_zero();
+  }
+  for (; d + 4 <= D; d += 4) {
+    vf x[2][4];
+    RAPTI_UNROLL for (int g = 0; g < groups; g++) vf_load_columns(row + g * VF_LEN, d, x[g]);
+    RAPTI_UNROLL for (int i = 0; i < 4; i++) {
+      RAPTI_UNROLL for (int r = 0; r < rows; r++) {
+        const vf q = vf_broadcast(w->q + r * D + d + i);
+        RAPTI_UNROLL for (int g = 0; g < groups; g++) sum[g][r] = vf_fma(x[g][i], q, sum[g][r]);
+      }
     }
   }
   for (; d < D; d++) {
-    float x[VF_LEN];
-    for (int i = 0; i < VF_LEN; i++) x[i] = row[i][d];
-    RAPTI_UNROLL for (int r = 0; r < rows; r++) sum[r] = vf_fma(vf_load(x), vf_broadcast(w->q + r * D + d), sum[r]);
+    float x[2 * VF_LEN];
+    for (int i = 0; i < groups * VF_LEN; i++) x[i] = row[i][d];
+    RAPTI_UNROLL for (int r = 0; r < rows; r++) {
+      RAPTI_UNROLL for (int g = 0; g < groups; g++)
+        sum[g][r] = vf_fma(vf_load(x + g * VF_LEN), vf_broadcast(w->q + r * D + d), sum[g][r]);
+    }
+  }
+  RAPTI_UNROLL for (int g = 0; g < groups; g++) {
+    RAPTI_UNROLL for (int r = 0; r < rows; r++) vf_store(s + r * w->s_row + g * VF_LEN, vf_mul(sum[g][r], scale));
   }
 }
 
 RAPTI_ALWAYS_INLINE void few_block_scores(const int rows, const few *w, int64_t key, int64_t n) {
   const rapti_cpu_call *c = w->c;
   const vf scale = vf_set1(c->scale);
-  for (int64_t k = 0; k < n; k += VF_LEN) {
-    const float *row[VF_LEN];
-    vf sum[RAPTI_FEW_ROWS];
-    fetch_rows(&c->k, w->k + (key + k) * c->k.ss, n - k, VF_LEN, c->D, row, w->fetch, c->fetch_row);
-    few_scores(rows, w, row, sum);
-    RAPTI_UNROLL for (int r = 0; r < rows; r++) vf_store(w->s + r * w->s_row + k, vf_mul(sum[r], scale));
+  const int64_t row_bytes = c->D * (int64_t)rapt_dtype_bytes(c->k.dtype);
+  for (int64_t k = 0; k < n; k += 2 * VF_LEN) {
+    const float *row[2 * VF_LEN];
+    fetch_rows(&c->k, w->k + (key + k) * c->k.ss, n - k, 2 * VF_LEN, c->D, row, w->fetch, c->fetch_row);
+    few_prefetch(&c->k, w->k, key + k + 2 * VF_LEN, 2 * VF_LEN, w->panel->any_hi, row_bytes);
+    few_scores(rows, 2, w, row, scale, w->s + k);
   }
 }
 
@@ -87,51 +107,58 @@ static bool few_sees(const few *w, int r, int64_t key, int64_t k) {
          !(adjust && w->t[r * w->s_row + k] == -INFINITY);
 }
 
-/* One row gains `keys` keys' values (4 at most), all of which it sees. */
-RAPTI_ALWAYS_INLINE void few_add(const int keys, const float *const row[], const float *p, int64_t Dv, float *o) {
-  int64_t d = 0;
-  for (; d + VF_LEN <= Dv; d += VF_LEN) {
-    vf sum = vf_load(o + d);
-    RAPTI_UNROLL for (int i = 0; i < keys; i++) sum = vf_fma(vf_load(row[i] + d), vf_broadcast(p + i), sum);
-    vf_store(o + d, sum);
+/* `rows` rows, o_row floats apart, gain the values of `keys` keys, all of which they see; weights s_row floats apart. */
+RAPTI_ALWAYS_INLINE void few_add(const int rows, const int keys, const few *w, const float *const row[], const float *p,
+                                 float *o) {
+  const int64_t Dv = w->c->Dv;
+  vf weight[RAPTI_FEW_ROWS][4];
+  RAPTI_UNROLL for (int r = 0; r < rows; r++) {
+    RAPTI_UNROLL for (int i = 0; i < keys; i++) weight[r][i] = vf_broadcast(p + r * w->s_row + i);
   }
-  if (d == Dv) return;
-  vf sum = vf_load(o + d);
-  for (int i = 0; i < keys; i++) {
-    float x[VF_LEN] = {0};
-    memcpy(x, row[i] + d, (size_t)(Dv - d) * sizeof *x);
-    sum = vf_fma(vf_load(x), vf_broadcast(p + i), sum);
+  for (int64_t d = 0; d < Dv; d += VF_LEN) {
+    vf x[4];
+    RAPTI_UNROLL for (int i = 0; i < keys; i++) {
+      float tail[VF_LEN] = {0};
+      if (d + VF_LEN > Dv) memcpy(tail, row[i] + d, (size_t)(Dv - d) * sizeof *tail);
+      x[i] = vf_load(d + VF_LEN > Dv ? tail : row[i] + d);
+    }
+    RAPTI_UNROLL for (int r = 0; r < rows; r++) {
+      vf sum = vf_load(o + r * w->o_row + d);
+      RAPTI_UNROLL for (int i = 0; i < keys; i++) sum = vf_fma(x[i], weight[r][i], sum);
+      vf_store(o + r * w->o_row + d, sum);
+    }
   }
-  vf_store(o + d, sum);
 }
 
-RAPTI_NOINLINE void few_add_4(const float *const row[], const float *p, int64_t Dv, float *o) { few_add(4, row, p, Dv, o); }
-RAPTI_NOINLINE void few_add_1(const float *const row[], const float *p, int64_t Dv, float *o) { few_add(1, row, p, Dv, o); }
+RAPTI_NOINLINE void few_add_1(const few *w, const float *const row[], const float *p, float *o) { few_add(1, 1, w, row, p, o); }
 
-static void few_values(const few *w, int rows, int64_t key, int64_t n) {
+RAPTI_ALWAYS_INLINE void few_block_values(const int rows, const few *w, int64_t key, int64_t n) {
   const rapti_cpu_call *c = w->c;
+  const int64_t row_bytes = c->Dv * (int64_t)rapt_dtype_bytes(c->v.dtype);
   for (int64_t k = 0; k < n; k += 4) {
     const float *row[4];
     const int have = n - k < 4 ? (int)(n - k) : 4;
     fetch_rows(&c->v, w->v + (key + k) * c->v.ss, have, 4, c->Dv, row, w->fetch, c->fetch_row);
-    for (int r = 0; r < rows; r++) {
-      float *o = w->o + r * w->o_row;
-      const float *p = w->s + r * w->s_row + k;
-      bool sees[4];
-      for (int i = 0; i < 4; i++) sees[i] = i < have && few_sees(w, r, key, k + i);
-      if (sees[0] && sees[1] && sees[2] && sees[3]) {
-        few_add_4(row, p, c->Dv, o);
-        continue;
-      }
-      for (int i = 0; i < have; i++)          /* what a row does not see is not even multiplied (M14) */
-        if (sees[i]) few_add_1(row + i, p + i, c->Dv, o);
+    few_prefetch(&c->v, w->v, key + k + 8, 4, w->panel->any_hi, row_bytes);
+    bool all = have == 4;
+    for (int r = 0; r < (int)c->rows && all; r++)
+      for (int i = 0; i < 4; i++) all &= few_sees(w, r, key, k + i);
+    if (all) {
+      few_add(rows, 4, w, row, w->s + k, w->o);
+      continue;
     }
+    for (int r = 0; r < (int)c->rows; r++)      /* what a row does not see is not even multiplied (M14) */
+      for (int i = 0; i < have; i++)
+        if (few_sees(w, r, key, k + i)) few_add_1(w, row + i, w->s + r * w->s_row + k + i, w->o + r * w->o_row);
   }
 }
 
 RAPTI_NOINLINE void few_scores_1(const few *w, int64_t key, int64_t n) { few_block_scores(1, w, key, n); }
 RAPTI_NOINLINE void few_scores_2(const few *w, int64_t key, int64_t n) { few_block_scores(2, w, key, n); }
 RAPTI_NOINLINE void few_scores_4(const few *w, int64_t key, int64_t n) { few_block_scores(4, w, key, n); }
+RAPTI_NOINLINE void few_values_1(const few *w, int64_t key, int64_t n) { few_block_values(1, w, key, n); }
+RAPTI_NOINLINE void few_values_2(const few *w, int64_t key, int64_t n) { few_block_values(2, w, key, n); }
+RAPTI_NOINLINE void few_values_4(const few *w, int64_t key, int64_t n) { few_block_values(4, w, key, n); }
 
 /* Every key that some row sees, block after block at the same positions as in the tile kernel. */
 static void few_pass(const few *w) {
@@ -145,7 +172,9 @@ static void few_pass(const few *w) {
     else if (rows == 2) few_scores_2(w, key, n);
     else few_scores_4(w, key, n);
     for (int r = 0; r < rows; r++) few_weigh(w, r, n, few_limit(w, r, key, n));
-    few_values(w, rows, key, n);
+    if (rows == 1) few_values_1(w, key, n);
+    else if (rows == 2) few_values_2(w, key, n);
+    else few_values_4(w, key, n);
   }
 }
 
@@ -169,7 +198,7 @@ static void few_rescue(few *w) {
   second.panel = &again;
   second.o = w->o + RAPTI_FEW_ROWS * w->o_row;
   for (int r = 0; r < rows; r++) again.m[r] += RESCUE, again.l[r] = 0;
-  memset(second.o, 0, (size_t)(rows * w->o_row) * sizeof *second.o);
+  memset(second.o, 0, (size_t)(RAPTI_FEW_ROWS * w->o_row) * sizeof *second.o);
   few_pass(&second);
   for (int r = 0; r < rows; r++) {
     few_divide(w, r);
@@ -193,7 +222,7 @@ static void run_few(const rapti_cpu_call *c, char *scratch, int64_t head) {
     const float *row = fetch_row(p, c->q.sd, c->q.dtype, c->D, w.fetch);
     memcpy(w.q + r * c->D, row, (size_t)c->D * sizeof *row);
   }
-  memset(w.o, 0, (size_t)(rows * w.o_row) * sizeof *w.o);
+  memset(w.o, 0, (size_t)(RAPTI_FEW_ROWS * w.o_row) * sizeof *w.o);
   few_pass(&w);
   bool divided = false;
   for (int r = 0; r < rows; r++) divided |= few_overflowed(&w, r);

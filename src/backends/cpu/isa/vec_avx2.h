@@ -78,6 +78,19 @@ RAPTI_ALWAYS_INLINE void vf_transpose(vf r[VF_LEN]) {
   }
 }
 
+/* x[c] lane i = row[i][d + c] */
+RAPTI_ALWAYS_INLINE void vf_load_columns(const float *const row[VF_LEN], int64_t d, vf x[4]) {
+  vf a[4];
+  RAPTI_UNROLL for (int i = 0; i < 4; i++)
+    a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row[i] + d)), _mm_loadu_ps(row[i + 4] + d), 1);
+  const vf t0 = _mm256_unpacklo_ps(a[0], a[1]), t1 = _mm256_unpackhi_ps(a[0], a[1]);
+  const vf t2 = _mm256_unpacklo_ps(a[2], a[3]), t3 = _mm256_unpackhi_ps(a[2], a[3]);
+  x[0] = _mm256_shuffle_ps(t0, t2, 0x44);
+  x[1] = _mm256_shuffle_ps(t0, t2, 0xee);
+  x[2] = _mm256_shuffle_ps(t1, t3, 0x44);
+  x[3] = _mm256_shuffle_ps(t1, t3, 0xee);
+}
+
 /* p[4*i + r] = lane i of x[r] */
 RAPTI_ALWAYS_INLINE void vf_interleave4(float *p, const vf x[4]) {
   const vf a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpackhi_ps(x[0], x[1]);

@@ -81,6 +81,23 @@ RAPTI_ALWAYS_INLINE void vf_transpose(vf r[VF_LEN]) {
   }
 }
 
+/* x[c] lane i = row[i][d + c] */
+RAPTI_ALWAYS_INLINE void vf_load_columns(const float *const row[VF_LEN], int64_t d, vf x[4]) {
+  vf a[4];
+  RAPTI_UNROLL for (int i = 0; i < 4; i++) {
+    a[i] = _mm512_castps128_ps512(_mm_loadu_ps(row[i] + d));
+    a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(row[i + 4] + d), 1);
+    a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(row[i + 8] + d), 2);
+    a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(row[i + 12] + d), 3);
+  }
+  const vf t0 = _mm512_unpacklo_ps(a[0], a[1]), t1 = _mm512_unpackhi_ps(a[0], a[1]);
+  const vf t2 = _mm512_unpacklo_ps(a[2], a[3]), t3 = _mm512_unpackhi_ps(a[2], a[3]);
+  x[0] = _mm512_shuffle_ps(t0, t2, 0x44);
+  x[1] = _mm512_shuffle_ps(t0, t2, 0xee);
+  x[2] = _mm512_shuffle_ps(t1, t3, 0x44);
+  x[3] = _mm512_shuffle_ps(t1, t3, 0xee);
+}
+
 /* p[4*i + r] = lane i of x[r] */
 RAPTI_ALWAYS_INLINE void vf_interleave4(float *p, const vf x[4]) {
   const vf a = _mm512_unpacklo_ps(x[0], x[1]), b = _mm512_unpackhi_ps(x[0], x[1]);

@@ -61,6 +61,12 @@ RAPTI_ALWAYS_INLINE void vf_transpose(vf r[VF_LEN]) {
   const vf a = r[0], b = r[1], c = r[2], d = r[3];
   RAPTI_UNROLL for (int i = 0; i < 4; i++) r[i] = (vf){a[i], b[i], c[i], d[i]};
 }
+/* x[c] lane i = row[i][d + c] */
+RAPTI_ALWAYS_INLINE void vf_load_columns(const float *const row[VF_LEN], int64_t d, vf x[4]) {
+  RAPTI_UNROLL for (int i = 0; i < 4; i++) x[i] = vf_load(row[i] + d);
+  vf_transpose(x);
+}
+
 /* p[4*i + r] = lane i of x[r] */
 RAPTI_ALWAYS_INLINE void vf_interleave4(float *p, const vf x[4]) {
   vf r[4] = {x[0], x[1], x[2], x[3]};

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the one-shot call costs beside its kernel (P8), in instructions, which do not depend on the machine's load. The
+ * program runs itself under valgrind with a kernel that does nothing; two lengths of the same loop give one call. */
+#include "fake.h"
+
+#include <unistd.h>
+
+#define WARM_CALL 3000           /* a call whose plan is found */
+#define NEW_CALL 15000           /* a call that decides anew and drops another's plan */
+
+static rapt_status no_kernel(void *self, uint32_t row, void *state, const rapt_problem *cast, const rapt_buffers *b,
+                             void *workspace, void *stream) {
+  (void)self, (void)row, (void)state, (void)cast, (void)b, (void)workspace, (void)stream;
+  return RAPT_OK;
+}
+
+static int calls(const char *mode, long n) {
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "fake");
+  f.workspace = 4096;
+  f.backend.run = no_kernel;
+  fake_register(ctx, &f);
+  rapt_problem p = parsed("fp32 b1 h8 q1 k1 d64 causal=br lse");
+  static float data[8 * 64 * 1000], out[8 * 64], lse[8];
+  rapt_buffers b = RAPT_BUFFERS_INIT;
+  b.q = b.k = b.v = data;
+  b.out = out;
+  b.lse = lse;
+  bool anew = strcmp(mode, "new") == 0;
+  int bad = 0;
+  for (long i = 0; i < n; i++) {
+    p.Skv = anew ? 1 + i % 1000 : 1000;
+    bad |= rapt_attention(ctx, &p, &b, NULL) != RAPT_OK;
+  }
+  rapt_ctx_destroy(ctx);
+  return bad;
+}
+
+/* Instructions of the whole program with n calls; -1: no valgrind here. */
+static long measure(const char *mode, long n) {
+  char self[512] = {0}, command[1024], line[256];
+  assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  snprintf(command, sizeof command,
+           "valgrind --tool=callgrind --callgrind-out-file=/dev/null '%s' %s %ld 2>&1", self, mode, n);
+  FILE *out = popen(command, "r");
+  assert_non_null(out);
+  long count = -1;
+  while (fgets(line, sizeof line, out)) {
+    const char *at = strstr(line, "Collected :");
+    if (at) count = strtol(at + 11, NULL, 10);
+  }
+  int status = pclose(out);
+  if (count >= 0) assert_int_equal(status, 0);
+  return count;
+}
+
+static void at_most(const char *mode, long few, long many, long limit) {
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  print_message("only an optimised build without sanitizers is measured\n");
+  skip();
+#endif
+  long a = measure(mode, few), b = measure(mode, many);
+  if (a < 0 || b < 0) {
+    print_message("valgrind does not run here\n");
+    skip();
+  }
+  long each = (b - a) / (many - few);
+  print_message("%s: %ld instructions a call, at most %ld\n", mode, each, limit);
+  assert_true(each > 100);                             /* the loop was counted */
+  assert_true(each <= limit);
+}
+
+static void warm_call_p8(void **state) { (void)state; at_most("warm", 100, 1100, WARM_CALL); }
+static void new_call_p8(void **state) { (void)state; at_most("new", 1000, 2000, NEW_CALL); }
+
+int main(int argc, char **argv) {
+  if (argc == 3) return calls(argv[1], strtol(argv[2], NULL, 10));
+  const struct CMUnitTest tests[] = {cmocka_unit_test(warm_call_p8), cmocka_unit_test(new_call_p8)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
