@@ -102,6 +102,15 @@ static uint32_t quota_cores(const char *text) {
   return cores < UINT32_MAX ? (uint32_t)cores : 0;
 }
 
+/* The older hierarchy, as a container sees its own group. */
+static uint32_t cgroup1_cores(void) {
+  char quota[64], period[32];
+  if (!read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, 32)) return 0;
+  if (!read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof period)) return 0;
+  strcat(quota, period);                       /* "QUOTA\nPERIOD\n" */
+  return quota_cores(quota);
+}
+
 /* The tightest limit of this process's group and its ancestors (unified hierarchy). */
 static uint32_t cgroup_cores(void) {
   char groups[4096], path[4096 + 64], text[64];
@@ -126,7 +135,8 @@ static uint32_t cgroup_cores(void) {
   }
 }
 
+static uint32_t smaller_limit(uint32_t a, uint32_t b) { return !a ? b : !b || a < b ? a : b; }
+
 uint32_t rapti_usable_cores(void) {
-  const uint32_t cores = affinity_cores(), quota = cgroup_cores();
-  return quota && quota < cores ? quota : cores;
+  return smaller_limit(affinity_cores(), smaller_limit(cgroup_cores(), cgroup1_cores()));
 }

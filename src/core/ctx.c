@@ -230,6 +230,7 @@ static rapt_status facts_make(rapt_ctx *ctx, const rapt_ctx_opts *o, const rapti
   } else {
     f->isa = (int32_t)rapti_isa_detect();
     f->threads = (int32_t)ctx->services.max_threads;
+    rapti_facts_texts(f);
   }
   if (st == RAPT_OK) st = isa_in_force(o->isa, env->isa, f, why);
   ctx->what_if = f->what_if;

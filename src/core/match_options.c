@@ -240,16 +240,19 @@ static uint64_t saturating_add(uint64_t a, uint64_t b) { return a + b < a ? UINT
 /* D16: with a memory_limit all that a run takes beyond its tensors; D17: else what grows with Sq*Skv. */
 static void check_memory(rapti_matcher *x) {
   const rapt_row *row = x->row;
+  const rapt_backend *b = &x->g->backends[x->cap->backend];
   bool given = x->policy->has_memory_limit != 0, unknown = row->mem_per_score < 0;
-  if (!given && row->mem_per_score == 0) return;
+  size_t workspace = b->workspace ? b->workspace(b->self, x->cap->local, x->p, x->policy->threads) : 0;
+  bool beyond = workspace == SIZE_MAX;            /* no address space holds it, whatever the limit */
+  if (!given && row->mem_per_score == 0 && !beyond) return;
   uint64_t need = 0, limit = MAX_SQUARE_BYTES;
   if (!unknown && __builtin_mul_overflow(x->r->scores, (uint64_t)row->mem_per_score, &need)) need = UINT64_MAX;
   if (given) {
-    const rapt_backend *b = &x->g->backends[x->cap->backend];
     limit = x->policy->memory_limit > 0 ? (uint64_t)x->policy->memory_limit : 0;
-    if (b->workspace) need = saturating_add(need, b->workspace(b->self, x->cap->local, x->p, x->policy->threads));
     need = saturating_add(need, x->r->cast_bytes);
   }
+  if (beyond && !given) limit = INT64_MAX;
+  if (given || beyond) need = saturating_add(need, beyond ? UINT64_MAX : workspace);
   if (!unknown && need <= limit) return;
   rapt_reason *why = rapti_fail(x, RAPT_CODE_MEMORY, RAPT_FIELD_MEMORY_LIMIT);
   if (!why) return;

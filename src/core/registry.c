@@ -227,6 +227,7 @@ static void facts_merge(rapt_facts *to, const rapt_facts *before, const rapt_fac
   if (before->cc != after->cc) to->cc = after->cc;
   if (before->mem != after->mem) to->mem = after->mem;
   if (strcmp(before->arch, after->arch)) memcpy(to->arch, after->arch, sizeof to->arch);
+  rapti_facts_texts(to);
 }
 
 static rapt_status extend(rapt_ctx *ctx, const rapti_registry *old, const rapt_backend *b, rapti_row_life *lives,

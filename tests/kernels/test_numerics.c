@@ -82,6 +82,42 @@ static void steep_bias_n5(tc_engine *e) {
   }
 }
 
+/* N1, N13: the maximum grows from block to block of keys by little, so that what came before still counts: slowly rising
+ * and falling logits, and single spikes, along many keys and for each way of taking rows. */
+static void growing_maximum_n13(tc_engine *e) {
+  static const double slopes[] = {0.004, 0.02, 0.05, 0.2, -0.01, 0};
+  static const int rows[] = {1, 3, 20, 70};
+  for (int n = 0; n < 24; n++) {
+    char text[200];
+    int sq = rows[n % 4];
+    snprintf(text, sizeof text, "%s b1 h2/1 q%d k1500 d16/24 bias=fp32:1x1x%dx1500 lse", dtypes[n % 3], sq, sq);
+    tc_fill fill = {.one_hot = n % 2};
+    tc_case *c = tc_case_new(text, &fill);
+    for (int i = 0; i < sq; i++)
+      for (int j = 0; j < 1500; j++) {
+        double spike = (j * 7 + i * 131) % 311 == 0 ? 2 + 0.004 * j : 0;   /* later ones are higher */
+        tc_set(&c->bias, 0, 0, i, j, slopes[n / 4] * j + spike);
+      }
+    judge(e, c);
+    tc_case_free(c);
+  }
+}
+
+/* N13: values near the largest number of the type: their mean has a place even where a sum of them has none. */
+static void huge_values_n13(tc_engine *e) {
+  static const int rows[] = {1, 3, 20, 70}, keys[] = {37, 700};
+  for (int n = 0; n < 32; n++) {
+    char text[200];
+    snprintf(text, sizeof text, "%s b1 h2/1 q%d k%d d16/24 %s lse", dtypes[n % 2], rows[n / 2 % 4], keys[n / 8 % 2],
+             n / 16 ? "bias=fp32:1x1x1x1" : "causal=br");
+    tc_case *c = tc_case_new(text, NULL);
+    for (int64_t i = 0, count = tc_count(&c->v); i < count; i++)   /* columns of one sign, of both, and with zeros */
+      tc_set_nth(&c->v, i, 3.3e38 * (i % 24 < 8 ? 1 : i % 24 < 16 ? tc_get_nth(&c->v, i) : (double)(i % 3 - 1)));
+    judge(e, c);
+    tc_case_free(c);
+  }
+}
+
 /* N2, N10: finite numbers whose logits overflow acc to -inf, all of them: zeros, or what exact arithmetic gives. */
 static void overflow_n2_n10(tc_engine *e) {
   tc_case *c = tc_case_new("fp32 b1 h1 q4 k19 d8 lse", NULL);
@@ -248,6 +284,8 @@ int main(void) {
     {"default_scale_n3", default_scale_n3},
     {"huge_logits_n5", huge_logits_n5},
     {"steep_bias_n5", steep_bias_n5},
+    {"growing_maximum_n13", growing_maximum_n13},
+    {"huge_values_n13", huge_values_n13},
     {"overflow_n2_n10", overflow_n2_n10},
     {"non_finite_n10", non_finite_n10},
     {"one_key_n11", one_key_n11},

@@ -78,6 +78,29 @@ static void work_is_shared(void **state) {
   rapti_pool_destroy(p);
 }
 
+typedef struct slow {
+  atomic_uint here, done;
+  pthread_t caller;
+} slow;
+
+static void finish_late(void *arg, uint32_t i) {
+  slow *s = arg;
+  meet(&s->here, i);
+  if (!pthread_equal(pthread_self(), s->caller)) nanosleep(&(struct timespec){0, 30000000}, NULL);
+  atomic_fetch_add(&s->done, 1);
+}
+
+static void a_run_ends_after_its_last_task(void **state) {
+  (void)state;
+  rapti_pool *p = rapti_pool_create(2);
+  slow *s = calloc(1, sizeof *s);
+  s->caller = pthread_self();
+  rapti_pool_run(p, 2, finish_late, s);
+  assert_int_equal(atomic_load(&s->done), 2);
+  rapti_pool_destroy(p);
+  free(s);
+}
+
 static atomic_uint other_thread;
 
 static void nest(void *arg, uint32_t i) {
@@ -179,6 +202,7 @@ static void destroy_null(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_index_runs_once),   cmocka_unit_test(work_is_shared),
+    cmocka_unit_test(a_run_ends_after_its_last_task),
     cmocka_unit_test(p10_nested_calls_run_inline), cmocka_unit_test(p10_concurrent_callers),
     cmocka_unit_test(p10_after_fork),          cmocka_unit_test(p10_fork_during_a_run),
     cmocka_unit_test(destroy_null),
