@@ -45,39 +45,36 @@ static void same_bits_n18(tc_engine *e) {
   for (int t = 0; t < N_TEXTS; t++) tc_case_free(one[t]);
 }
 
-/* ---- A caller's parallel_for: real threads, in descending order, and each task once ---- */
+/* ---- A caller's parallel_for: two threads, each with a task of its own first, in descending order ---- */
 
 typedef struct hook {
   atomic_int calls, threads_that_ran;
   uint32_t most;          /* tasks in one call */
 } hook;
 
-typedef struct slice { void (*task)(void *, uint32_t); void *arg; uint32_t n; atomic_int next; hook *hook; } slice;
+typedef struct slice { void (*task)(void *, uint32_t); void *arg; atomic_int next; hook *hook; } slice;
+typedef struct worker { slice *slice; int first; } worker;
 
 static void *drain(void *arg) {
-  slice *s = arg;
-  int mine, ran = 0;
-  while ((mine = atomic_fetch_sub(&s->next, 1)) >= 0) {
-    s->task(s->arg, (uint32_t)mine);
-    ran = 1;
-    struct timespec pause = {.tv_nsec = 200000};   /* lets the other thread take its share on a busy machine */
-    nanosleep(&pause, NULL);
-  }
-  atomic_fetch_add(&s->hook->threads_that_ran, ran);
+  worker *w = arg;
+  slice *s = w->slice;
+  if (w->first >= 0) atomic_fetch_add(&s->hook->threads_that_ran, 1);
+  for (int mine = w->first; mine >= 0; mine = atomic_fetch_sub(&s->next, 1)) s->task(s->arg, (uint32_t)mine);
   return NULL;
 }
 
 static void parallel_for(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg) {
   hook *h = self;
-  slice s = {.task = task, .arg = arg, .n = n, .hook = h};
-  pthread_t other;
-  atomic_init(&s.next, (int)n - 1);
+  slice s = {.task = task, .arg = arg, .hook = h};
+  worker other = {&s, (int)n - 1}, mine = {&s, (int)n - 2};
+  pthread_t thread;
+  atomic_init(&s.next, (int)n - 3);
   atomic_fetch_add(&h->calls, 1);
   if (n > h->most) h->most = n;
   atomic_store(&h->threads_that_ran, 0);
-  assert_int_equal(pthread_create(&other, NULL, drain, &s), 0);
-  drain(&s);
-  pthread_join(other, NULL);
+  assert_int_equal(pthread_create(&thread, NULL, drain, &other), 0);
+  drain(&mine);
+  pthread_join(thread, NULL);
 }
 
 static void hook_p10(tc_engine *e) {

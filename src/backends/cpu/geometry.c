@@ -43,7 +43,7 @@ static int64_t block_of(int64_t D, int64_t Dv) {
 static const double work_per_thread = 1 << 20;
 /* Rows a chunk, and the most that one packed head may take of each thread. */
 enum { CHUNK_ROWS = 144, LONG_CHUNK_ROWS = 576 };
-static const double packed_head_limit = 256.0 * (1 << 20);
+static const double packed_head_limit = 64.0 * (1 << 20);
 
 typedef struct layout {
   int64_t at;

@@ -50,7 +50,7 @@ typedef struct rapti_cpu_call {
   char *scratch;
 } rapti_cpu_call;
 
-enum { RAPTI_FEW_ROWS = 4 };
+enum { RAPTI_FEW_ROWS = 8, RAPTI_FEW_GROUP = 4 };   /* most rows; rows that share one reading of a vector */
 
 /* Rows of one panel: which keys each sees, and its softmax state. Lanes past `rows` repeat the last row. */
 typedef struct rapti_panel {

@@ -12,19 +12,11 @@ typedef struct few {
   rapti_panel *panel;
 } few;
 
-/* Rows further on are asked for early, in address order: the reads below go through several rows at once, which is too
- * short-lived a pattern for the hardware to follow. */
-static void few_prefetch(const rapti_in *in, const char *base, int64_t key, int64_t keys, int64_t last, int64_t row_bytes) {
-  if (in->ss < row_bytes) return;
-  for (int64_t k = key; k < key + keys && k <= last; k++)
-    for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(base + k * in->ss + at);
-}
-
 /* Scores of groups * VF_LEN keys in row[] for `rows` rows. */
 RAPTI_ALWAYS_INLINE void few_scores(const int rows, const int groups, const few *w, const float *const row[], vf scale,
-                                    float *s) {
+                                    const float *q, float *s) {
   const int64_t D = w->c->D;
-  vf sum[2][RAPTI_FEW_ROWS];
+  vf sum[2][RAPTI_FEW_GROUP];
   int64_t d = 0;
   RAPTI_UNROLL for (int g = 0; g < groups; g++) {
     RAPTI_UNROLL for (int r = 0; r < rows; r++) sum[g][r] = vf_zero();
@@ -34,8 +26,8 @@ RAPTI_ALWAYS_INLINE void few_scores(const int rows, const int groups, const few 
     RAPTI_UNROLL for (int g = 0; g < groups; g++) vf_load_columns(row + g * VF_LEN, d, x[g]);
     RAPTI_UNROLL for (int i = 0; i < 4; i++) {
       RAPTI_UNROLL for (int r = 0; r < rows; r++) {
-        const vf q = vf_broadcast(w->q + r * D + d + i);
-        RAPTI_UNROLL for (int g = 0; g < groups; g++) sum[g][r] = vf_fma(x[g][i], q, sum[g][r]);
+        const vf x_q = vf_broadcast(q + r * D + d + i);
+        RAPTI_UNROLL for (int g = 0; g < groups; g++) sum[g][r] = vf_fma(x[g][i], x_q, sum[g][r]);
       }
     }
   }
@@ -44,7 +36,7 @@ RAPTI_ALWAYS_INLINE void few_scores(const int rows, const int groups, const few 
     for (int i = 0; i < groups * VF_LEN; i++) x[i] = row[i][d];
     RAPTI_UNROLL for (int r = 0; r < rows; r++) {
       RAPTI_UNROLL for (int g = 0; g < groups; g++)
-        sum[g][r] = vf_fma(vf_load(x + g * VF_LEN), vf_broadcast(w->q + r * D + d), sum[g][r]);
+        sum[g][r] = vf_fma(vf_load(x + g * VF_LEN), vf_broadcast(q + r * D + d), sum[g][r]);
     }
   }
   RAPTI_UNROLL for (int g = 0; g < groups; g++) {
@@ -55,12 +47,12 @@ RAPTI_ALWAYS_INLINE void few_scores(const int rows, const int groups, const few 
 RAPTI_ALWAYS_INLINE void few_block_scores(const int rows, const few *w, int64_t key, int64_t n) {
   const rapti_cpu_call *c = w->c;
   const vf scale = vf_set1(c->scale);
-  const int64_t row_bytes = c->D * (int64_t)rapt_dtype_bytes(c->k.dtype);
   for (int64_t k = 0; k < n; k += 2 * VF_LEN) {
     const float *row[2 * VF_LEN];
     fetch_rows(&c->k, w->k + (key + k) * c->k.ss, n - k, 2 * VF_LEN, c->D, row, w->fetch, c->fetch_row);
-    few_prefetch(&c->k, w->k, key + k + 2 * VF_LEN, 2 * VF_LEN, w->panel->any_hi, row_bytes);
-    few_scores(rows, 2, w, row, scale, w->s + k);
+    prefetch_rows(&c->k, w->k, key + k + 2 * VF_LEN, 2 * VF_LEN, w->panel->any_hi + 1, c->D);
+    for (int64_t r = 0; r < c->rows; r += rows)
+      few_scores(rows, 2, w, row, scale, w->q + r * c->D, w->s + r * w->s_row + k);
   }
 }
 
@@ -111,7 +103,7 @@ static bool few_sees(const few *w, int r, int64_t key, int64_t k) {
 RAPTI_ALWAYS_INLINE void few_add(const int rows, const int keys, const few *w, const float *const row[], const float *p,
                                  float *o) {
   const int64_t Dv = w->c->Dv;
-  vf weight[RAPTI_FEW_ROWS][4];
+  vf weight[RAPTI_FEW_GROUP][4];
   RAPTI_UNROLL for (int r = 0; r < rows; r++) {
     RAPTI_UNROLL for (int i = 0; i < keys; i++) weight[r][i] = vf_broadcast(p + r * w->s_row + i);
   }
@@ -134,17 +126,16 @@ RAPTI_NOINLINE void few_add_1(const few *w, const float *const row[], const floa
 
 RAPTI_ALWAYS_INLINE void few_block_values(const int rows, const few *w, int64_t key, int64_t n) {
   const rapti_cpu_call *c = w->c;
-  const int64_t row_bytes = c->Dv * (int64_t)rapt_dtype_bytes(c->v.dtype);
   for (int64_t k = 0; k < n; k += 4) {
     const float *row[4];
     const int have = n - k < 4 ? (int)(n - k) : 4;
     fetch_rows(&c->v, w->v + (key + k) * c->v.ss, have, 4, c->Dv, row, w->fetch, c->fetch_row);
-    few_prefetch(&c->v, w->v, key + k + 8, 4, w->panel->any_hi, row_bytes);
+    prefetch_rows(&c->v, w->v, key + k + ROWS_AHEAD, 4, w->panel->any_hi + 1, c->Dv);
     bool all = have == 4;
     for (int r = 0; r < (int)c->rows && all; r++)
       for (int i = 0; i < 4; i++) all &= few_sees(w, r, key, k + i);
     if (all) {
-      few_add(rows, 4, w, row, w->s + k, w->o);
+      for (int64_t r = 0; r < c->rows; r += rows) few_add(rows, 4, w, row, w->s + r * w->s_row + k, w->o + r * w->o_row);
       continue;
     }
     for (int r = 0; r < (int)c->rows; r++)      /* what a row does not see is not even multiplied (M14) */

@@ -27,12 +27,23 @@ static void fetch_rows(const rapti_in *in, const char *base, int64_t have, int c
   }
 }
 
+/* Rows further on are asked for early, in address order: they are read several at once, a pattern too short-lived for the
+ * hardware to follow. Rows `row` .. row+count-1 as far as they exist, below `end`. */
+static void prefetch_rows(const rapti_in *in, const char *base, int64_t row, int64_t count, int64_t end, int64_t n) {
+  const int64_t bytes = n * (in->dtype == RAPT_FP32 ? 4 : 2);
+  if (in->ss < bytes) return;              /* overlapping, reversed or interleaved: let it be */
+  for (int64_t r = row; r < row + count && r < end; r++)
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(base + r * in->ss + at);
+}
+enum { ROWS_AHEAD = 8 };
+
 /* n keys to tiles of 4: [tile][d][4]. */
 static void pack_keys(const rapti_cpu_call *c, const char *base, int64_t n, float *dst, float *scratch) {
   const int64_t D = c->D;
   for (int64_t k = 0; k < n; k += RAPTI_KEY_TILE) {
     const float *row[RAPTI_KEY_TILE];
     fetch_rows(&c->k, base + k * c->k.ss, n - k, RAPTI_KEY_TILE, D, row, scratch, c->fetch_row);
+    prefetch_rows(&c->k, base, k + ROWS_AHEAD, RAPTI_KEY_TILE, n, D);
     float *out = dst + k * D;
     int64_t d = 0;
     for (; d + VF_LEN <= D; d += VF_LEN) {
@@ -53,6 +64,7 @@ static bool pack_values(const rapti_cpu_call *c, const char *base, int64_t n, fl
     const float *row[4];
     const int64_t have = n - k < 4 ? n - k : 4;
     fetch_rows(&c->v, base + k * c->v.ss, have, 4, Dv, row, scratch, c->fetch_row);
+    prefetch_rows(&c->v, base, k + ROWS_AHEAD, 4, n, Dv);
     float *out = dst + 4 * k;
     int64_t d = 0;
     for (; d + VF_LEN <= Dv; d += VF_LEN)
