@@ -3,8 +3,8 @@
 
     python bench/peer_torch.py [--threads N] [--seconds S] [PROBLEM ...]
 
-Both get the same tensors. Prints one line a problem: the time ratio torch / rapt (above 1: rapt is faster), and the
-largest deviation that torch against torch showed in the same run.
+Both get the same tensors. Prints one line a problem: the time ratio torch / rapt (above 1: rapt is faster), how far torch
+against torch is from 1 in the same run, and the median times.
 """
 import argparse
 import os
@@ -50,12 +50,14 @@ with torch.inference_mode():
         a, kw = tensors(problem)
         host, mine = F.scaled_dot_product_attention, rapt.torch.sdpa
         seconds(host, a, kw), seconds(mine, a, kw)
-        pairs, same, end = [], [], time.perf_counter() + args.seconds
+        pairs, same, host_s, mine_s, end = [], [], [], [], time.perf_counter() + args.seconds
         while time.perf_counter() < end or len(pairs) < 5:
-            th = seconds(host, a, kw)
-            pairs.append(th / seconds(mine, a, kw))
-            same.append(th / seconds(host, a, kw))
+            host_s.append(seconds(host, a, kw))
+            mine_s.append(seconds(mine, a, kw))
+            pairs.append(host_s[-1] / mine_s[-1])
+            same.append(host_s[-1] / seconds(host, a, kw))
         ratio, noise = statistics.median(pairs), abs(statistics.median(same) - 1)
         row = rapt.last_report().row
         print(f"{problem}, {args.threads} threads: torch {torch.__version__} / {row} = {ratio:.3f}, A against A {noise:.3f}, "
-              f"{len(pairs)} pairs: {'not below' if ratio >= 1 - noise else 'BELOW'}")
+              f"{statistics.median(host_s):.4f} s and {statistics.median(mine_s):.4f} s, {len(pairs)} pairs: "
+              f"{'not below' if ratio >= 1 - noise else 'BELOW'}")

@@ -24,8 +24,10 @@ static json_t *real(double x) { return isfinite(x) ? json_real(x) : json_null();
 /* ---- One problem ---- */
 
 static void print_figure(const bench_subject *s, const bench_figure *f) {
-  printf("%s\n  %s %s %s, %u threads: median %.6g s (spread %.1f %%, %zu samples), %.1f GFLOP/s", s->problem,
-         s->decision.row, s->decision.kernel, s->decision.isa, s->decision.threads, f->median_s, 100 * f->spread,
+  cli_str words = {0};
+  cli_decision_words(&s->decision, &words);
+  printf("%s\n  %s: median %.6g s (spread %.1f %%, %zu samples), %.1f GFLOP/s", s->problem,
+         words.s, f->median_s, 100 * f->spread,
          f->samples, f->gflops);
   if (f->trusted) printf(", %.1f %% of the peak of %.1f", 100 * f->share, f->peak_gflops);
   else printf(", peak not measured");
@@ -33,14 +35,15 @@ static void print_figure(const bench_subject *s, const bench_figure *f) {
     printf("\n  probe: %.2f FLOP/cycle at %.2f GHz%s", f->flop_per_cycle, f->hertz * 1e-9,
            f->trusted ? "" : ", not within 5 % of a power of two from 8 to 64");
   printf("\n");
+  cli_str_free(&words);
   if (bench_subject_busy(s) > 0.02)
     cli_notice("others had %.0f %% of the core, processor time is counted", 100 * bench_subject_busy(s));
 }
 
-static int one_problem(bench *b, const char *text) {
+static int one_problem(bench *b, const char *text, json_t *results) {
   bench_subject s;
   bench_figure f;
-  int rc = bench_subject_make(&s, "PROBLEM", text, (unsigned)b->threads);
+  int rc = bench_subject_make(&s, "PROBLEM", text, (unsigned)b->threads, results);
   if (rc) return rc;
   if (!bench_measure(&s, b->seconds, &f)) {
     rc = cli_usage("PROBLEM", text, "the run failed");
@@ -69,8 +72,10 @@ static int file_of_problems(bench *b, const char *path) {
   for (char *line = rc ? NULL : strtok_r(text, "\r\n", &state); line && rc != CLI_USAGE;
        line = strtok_r(NULL, "\r\n", &state)) {
     if (*line == '#') continue;
+    int one = CLI_OK;
     if (++count > PROBLEMS_MAX) rc = cli_usage("FILE", path, "has more than %d problems", PROBLEMS_MAX);
-    else if (one_problem(b, line)) rc = CLI_FAILED;
+    else one = one_problem(b, line, b->results);
+    if (one) rc = one;
   }
   if (!rc && !count) rc = cli_usage("FILE", path, "has no problem string");
   free(text);
@@ -86,9 +91,9 @@ static int compare(bench *b, const char *text, const cli_given *ab) {
   cli_str ta = {0}, tb = {0};
   cli_str_printf(&ta, "%s%s%s", text, *ab->value ? " " : "", ab->value);
   cli_str_printf(&tb, "%s%s%s", text, *ab->second ? " " : "", ab->second);
-  int rc = bench_subject_make(&first, "--ab A", ta.s, (unsigned)b->threads);
+  int rc = bench_subject_make(&first, "--ab A", ta.s, (unsigned)b->threads, NULL);
   if (!rc) {
-    if (!(rc = bench_subject_make(&second, "--ab B", tb.s, (unsigned)b->threads))) {
+    if (!(rc = bench_subject_make(&second, "--ab B", tb.s, (unsigned)b->threads, NULL))) {
       if (!bench_compare(&first, &second, b->seconds, &r)) {
         rc = cli_usage("--ab", text, "a run failed");
       } else {
@@ -125,9 +130,9 @@ static int run_words(bench *b) {
   if (!text.n) rc = cli_usage("PROBLEM", NULL, "is missing, want a problem string, a file of them, or --targets");
   else if (ab) rc = compare(b, text.s, ab);
   else if (b->args.n_words == 1 && !access(text.s, F_OK)) rc = file_of_problems(b, text.s);
-  else rc = one_problem(b, text.s);
+  else rc = one_problem(b, text.s, NULL);
   cli_str_free(&text);
-  if (json_array_size(b->results) && cli_out_json()) {
+  if (json_array_size(b->results) && cli_out_json() && rc != CLI_USAGE) {
     rapt_ctx *ctx = NULL;
     char *facts = cli_ctx_create(NULL, 0, &ctx) ? NULL : cli_facts_text(ctx);
     json_t *j = json_pack("{s:s,s:s?,s:O}", "schema", ab ? "rapt.bench.ab/1" : "rapt.bench/1", "facts", facts,

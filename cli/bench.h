@@ -23,11 +23,13 @@ typedef struct bench_subject {
   double busy;                         /* sum of the parts of a core that others had, one-thread samples */
   int64_t samples;
 } bench_subject;
-/* CLI_OK, CLI_USAGE, or CLI_FAILED where the call is refused; what is wrong was said. */
-int bench_subject_make(bench_subject *s, const char *argument, const char *text, unsigned threads);
+/* CLI_OK, CLI_USAGE, or CLI_FAILED where the call is refused; what is wrong was said. With --json there is one document:
+ * where there are results of several problems (else NULL), a refusal is one of them. */
+int bench_subject_make(bench_subject *s, const char *argument, const char *text, unsigned threads, json_t *results);
 void bench_subject_free(bench_subject *s);
 /* Seconds a call, of one sample; negative when it failed. */
 double bench_subject_time(bench_subject *s);
+double bench_subject_wall(bench_subject *s);         /* the same, by the clock whoever had the cores */
 double bench_subject_busy(const bench_subject *s);   /* mean part of its core that a sample did not have */
 /* Pairs that metadata leaves visible, of all batch entries and heads. */
 double bench_useful_pairs(const rapt_problem *p);
@@ -43,6 +45,11 @@ bool bench_measure(bench_subject *s, double seconds, bench_figure *f);
 /* Two subjects in turn (bench_pair.c). Ratios are time of B by time of A. */
 typedef struct bench_ratio { double ratio, threshold, a_s, b_s; size_t rounds; } bench_ratio;
 bool bench_compare(bench_subject *a, bench_subject *b, double seconds, bench_ratio *r);
+
+/* How much faster many is than one, by the clock, and how much faster the probe is on as many threads. Rounds in which
+ * others had more than 5 % of the cores do not count: the clock shows their work too. gain NaN: no round was clean. */
+typedef struct bench_gain { double gain, probe, flop_per_cycle, others; size_t clean, rounds; } bench_gain;
+bool bench_measure_gain(bench_subject *one, bench_subject *many, unsigned threads, double seconds, bench_gain *g);
 
 int bench_targets(const char *path, double seconds);
 unsigned bench_cores(void);

@@ -2,15 +2,36 @@
 /* Measurements: one subject between probes, two subjects in turn. */
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "bench.h"
 
-enum { SAMPLES_MIN = 7, SAMPLES_MAX = 2000 };
+enum { SAMPLES_MIN = 7, SAMPLES_MAX = 2000, GAIN_PATIENCE = 20 };
+static const double others_max = 0.05;
+static const double round_seconds = 0.3;           /* idleness is counted in steps of some 0.01 */
 
 unsigned bench_cores(void) {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) ? 1 : (unsigned)CPU_COUNT(&set);
+}
+
+/* Seconds that the usable cores have been idle since the start of the machine. */
+static double idle_seconds(void) {
+  cpu_set_t set;
+  char line[256];
+  double idle = 0;
+  FILE *f = sched_getaffinity(0, sizeof set, &set) ? NULL : fopen("/proc/stat", "r");
+  while (f && fgets(line, sizeof line, f)) {
+    unsigned core;
+    unsigned long long rest, waits;
+    if (sscanf(line, "cpu%u %*u %*u %*u %llu %llu", &core, &rest, &waits) == 3 && core < CPU_SETSIZE &&
+        CPU_ISSET(core, &set))
+      idle += (double)(rest + waits) / (double)sysconf(_SC_CLK_TCK);
+  }
+  if (f) fclose(f);
+  return idle;
 }
 
 /* Half the distance of the quartiles, as a part of the median. */
@@ -67,5 +88,42 @@ bool bench_compare(bench_subject *a, bench_subject *b, double seconds, bench_rat
   }
   *r = (bench_ratio){.ratio = cli_median(ratio, n), .a_s = cli_median(ta, n), .b_s = cli_median(tb, n), .rounds = n};
   r->threshold = fabs(cli_median(same, n) - 1) + 2 * 1.2533 * 1.4826 * spread(same, n) / sqrt((double)n);
+  return true;
+}
+
+/* The part of `threads` cores that neither this process nor idleness had, beyond what the other usable cores can give. */
+static double others_share(double wall, double mine, double idle, unsigned threads) {
+  double spare = wall * (bench_cores() > threads ? bench_cores() - threads : 0);
+  return fmax(0, wall * bench_cores() - mine - idle - spare) / (wall * threads);
+}
+
+bool bench_measure_gain(bench_subject *one, bench_subject *many, unsigned threads, double seconds, bench_gain *g) {
+  double gain[SAMPLES_MAX], probe[SAMPLES_MAX], cycle[SAMPLES_MAX], others[SAMPLES_MAX], start = probe_now();
+  const probe_level *level = many->decision.isa ? probe_find(many->decision.isa) : NULL;
+  size_t n = 0, clean = 0;
+  while (n < SAMPLES_MAX && (n < SAMPLES_MIN || (clean < SAMPLES_MIN && probe_now() < start + GAIN_PATIENCE * seconds) ||
+                             probe_now() < start + seconds)) {
+    probe_sample p1 = level ? probe_run(level, 1) : (probe_sample){0, 0};
+    probe_sample pn = level ? probe_run(level, threads) : (probe_sample){0, 0};
+    double wall = probe_now(), cpu = probe_cpu_now(), idle = idle_seconds();
+    double t1 = 0, tn = 0;
+    do {
+      double a = bench_subject_wall(one), b = bench_subject_wall(many);
+      if (a < 0 || b < 0) return false;
+      t1 += a;
+      tn += b;
+    } while (probe_now() < wall + round_seconds);
+    others[n] = others_share(probe_now() - wall, probe_cpu_now() - cpu, idle_seconds() - idle, threads);
+    if (others[n++] > others_max) continue;
+    gain[clean] = t1 / tn;
+    probe[clean] = pn.flops / p1.flops;
+    cycle[clean++] = fmin(p1.flops / p1.hertz, pn.flops / threads / pn.hertz);
+  }
+  *g = (bench_gain){.gain = NAN, .others = cli_median(others, n), .clean = clean, .rounds = n};
+  if (clean) {
+    g->gain = cli_median(gain, clean);
+    g->probe = cli_median(probe, clean);
+    g->flop_per_cycle = cli_median(cycle, clean);
+  }
   return true;
 }

@@ -103,15 +103,19 @@ static bool make_tensors(bench_subject *s, const rapt_problem *p) {
 
 /* ---- The subject ---- */
 
-static int refused(const bench_subject *s, const char *argument, rapt_status st) {
+static int refused(const bench_subject *s, const char *argument, rapt_status st, json_t *results) {
   if (!s->report) return cli_usage(argument, s->problem, "%s", cli_status(st));
-  char *text = cli_report_text(s->report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
-  printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
+  if (!results || !cli_out_json()) {
+    cli_report_print(s->report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
+    return CLI_FAILED;
+  }
+  char *text = cli_report_text(s->report, RAPT_FORM_JSON);
+  json_array_append_new(results, json_pack("{s:s,s:o}", "problem", s->problem, "refused", json_loads(text, 0, NULL)));
   free(text);
   return CLI_FAILED;
 }
 
-int bench_subject_make(bench_subject *s, const char *argument, const char *text, unsigned threads) {
+int bench_subject_make(bench_subject *s, const char *argument, const char *text, unsigned threads, json_t *results) {
   cli_problem problem;
   *s = (bench_subject){.b = RAPT_BUFFERS_INIT, .decision = RAPT_DECISION_INIT, .calls = 1, .threads = threads};
   int rc = cli_problem_parse(&problem, argument, text);
@@ -121,7 +125,7 @@ int bench_subject_make(bench_subject *s, const char *argument, const char *text,
   } else if (!(rc = cli_ctx_create(NULL, threads, &s->ctx))) {
     s->problem = cli_problem_text(&problem.p);
     rapt_status st = rapt_plan_create(s->ctx, &problem.p, &s->plan, &s->report);
-    if (st != RAPT_OK) rc = refused(s, argument, st);
+    if (st != RAPT_OK) rc = refused(s, argument, st, results);
     else if (!make_tensors(s, &problem.p)) rc = cli_usage(argument, text, "memory for its tensors cannot be had");
   }
   if (!rc) {
@@ -149,12 +153,22 @@ void bench_subject_free(bench_subject *s) {
   *s = (bench_subject){0};
 }
 
+static bool sample(bench_subject *s) {
+  for (int64_t i = 0; i < s->calls; i++)
+    if (rapt_plan_run(s->plan, &s->b, s->workspace, s->workspace_bytes, NULL) != RAPT_OK) return false;
+  return true;
+}
+
+double bench_subject_wall(bench_subject *s) {
+  double start = probe_now();
+  return sample(s) ? (probe_now() - start) / (double)s->calls : -1;
+}
+
 /* One thread's call never waits, so where it had less of its core than the clock says, another process had the rest:
  * then the processor time counts. With several threads waiting is part of the work, and the clock counts. */
 double bench_subject_time(bench_subject *s) {
   double start = probe_now(), cpu = probe_cpu_now();
-  for (int64_t i = 0; i < s->calls; i++)
-    if (rapt_plan_run(s->plan, &s->b, s->workspace, s->workspace_bytes, NULL) != RAPT_OK) return -1;
+  if (!sample(s)) return -1;
   double wall = probe_now() - start;
   cpu = probe_cpu_now() - cpu;
   s->busy += s->threads == 1 && cpu < wall ? 1 - cpu / wall : 0;

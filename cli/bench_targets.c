@@ -8,7 +8,6 @@
 #include "bench.h"
 
 enum { FILE_MAX = 1 << 20 };
-static const double busy_max = 0.05;
 
 typedef struct target {
   const char *name, *figure, *problem, *beside;
@@ -36,10 +35,10 @@ static bool read_target(const json_t *j, target *t, cli_str *error) {
 
 /* ---- The figures ---- */
 
-static int peak_share(const target *t, double seconds, outcome *o) {
+static int peak_share(const target *t, double seconds, json_t *results, outcome *o) {
   bench_subject s;
   bench_figure f;
-  int rc = bench_subject_make(&s, "problem", t->problem, 1);
+  int rc = bench_subject_make(&s, "problem", t->problem, 1, results);
   if (rc) return rc;
   if (!bench_measure(&s, seconds, &f)) {
     snprintf(o->note, sizeof o->note, "the run failed");
@@ -56,12 +55,12 @@ static int peak_share(const target *t, double seconds, outcome *o) {
   return rc;
 }
 
-static int rate_ratio(const target *t, double seconds, outcome *o) {
+static int rate_ratio(const target *t, double seconds, json_t *results, outcome *o) {
   bench_subject a, b;
   bench_ratio r;
-  int rc = bench_subject_make(&a, "beside", t->beside, 1);
+  int rc = bench_subject_make(&a, "beside", t->beside, 1, results);
   if (rc) return rc;
-  if (!(rc = bench_subject_make(&b, "problem", t->problem, 1))) {
+  if (!(rc = bench_subject_make(&b, "problem", t->problem, 1, results))) {
     if (bench_compare(&a, &b, seconds, &r)) {
       o->value = b.flops / a.flops / r.ratio;
       snprintf(o->note, sizeof o->note, "%s beside %s, %.1f and %.1f GFLOP/s, threshold %.3f", b.decision.row,
@@ -76,30 +75,29 @@ static int rate_ratio(const target *t, double seconds, outcome *o) {
   return rc;
 }
 
-/* The gain of the call by the gain of the probe, from the same minutes. */
-static int thread_gain(const target *t, double seconds, outcome *o) {
+/* The gain of the call by the gain of the probe, from the same rounds. */
+static int thread_gain(const target *t, double seconds, json_t *results, outcome *o) {
   bench_subject one, many;
-  bench_figure f1, fn;
-  bench_ratio r;
+  bench_gain g;
   if (bench_cores() < (unsigned)t->threads) {
     snprintf(o->note, sizeof o->note, "%u usable cores", bench_cores());
     return CLI_OK;
   }
-  int rc = bench_subject_make(&one, "problem", t->problem, 1);
+  int rc = bench_subject_make(&one, "problem", t->problem, 1, results);
   if (rc) return rc;
-  if (!(rc = bench_subject_make(&many, "problem", t->problem, (unsigned)t->threads))) {
-    if (!bench_compare(&one, &many, seconds, &r) || !bench_measure(&one, 0, &f1) || !bench_measure(&many, 0, &fn)) {
+  if (!(rc = bench_subject_make(&many, "problem", t->problem, (unsigned)t->threads, results))) {
+    if (!bench_measure_gain(&one, &many, (unsigned)t->threads, seconds, &g)) {
       snprintf(o->note, sizeof o->note, "the run failed");
       rc = CLI_FAILED;
-    } else if (bench_subject_busy(&one) > busy_max) {
-      snprintf(o->note, sizeof o->note, "others had %.0f %% of the core", 100 * bench_subject_busy(&one));
-    } else if (!f1.trusted || !fn.trusted) {
-      snprintf(o->note, sizeof o->note, "no probe to trust (%.2f and %.2f FLOP/cycle)", f1.flop_per_cycle,
-               fn.flop_per_cycle);
+    } else if (g.clean < g.rounds && g.clean < 7) {
+      snprintf(o->note, sizeof o->note, "others had %.0f %% of %d cores, %zu of %zu rounds were clean", 100 * g.others,
+               (int)t->threads, g.clean, g.rounds);
+    } else if (!probe_trusted(g.flop_per_cycle)) {
+      snprintf(o->note, sizeof o->note, "no probe to trust (%.2f FLOP/cycle)", g.flop_per_cycle);
     } else {
-      o->value = 1 / r.ratio / (fn.peak_gflops / f1.peak_gflops);
-      snprintf(o->note, sizeof o->note, "%u threads, gain %.2f, the probe's %.2f", many.decision.threads, 1 / r.ratio,
-               fn.peak_gflops / f1.peak_gflops);
+      o->value = g.gain / g.probe;
+      snprintf(o->note, sizeof o->note, "%u threads, gain %.2f, the probe's %.2f, %zu of %zu rounds clean",
+               many.decision.threads, g.gain, g.probe, g.clean, g.rounds);
     }
     bench_subject_free(&many);
   }
@@ -107,11 +105,11 @@ static int thread_gain(const target *t, double seconds, outcome *o) {
   return rc;
 }
 
-static int measure(const target *t, double seconds, outcome *o) {
+static int measure(const target *t, double seconds, json_t *results, outcome *o) {
   *o = (outcome){.value = NAN};
-  if (!strcmp(t->figure, "peak_share")) return peak_share(t, seconds, o);
-  if (!strcmp(t->figure, "rate_ratio")) return rate_ratio(t, seconds, o);
-  return thread_gain(t, seconds, o);
+  if (!strcmp(t->figure, "peak_share")) return peak_share(t, seconds, results, o);
+  if (!strcmp(t->figure, "rate_ratio")) return rate_ratio(t, seconds, results, o);
+  return thread_gain(t, seconds, results, o);
 }
 
 /* ---- The list ---- */
@@ -153,12 +151,14 @@ int bench_targets(const char *path, double seconds) {
     target t;
     outcome o;
     read_target(json_array_get(list, i), &t, &error);
-    rc = measure(&t, seconds, &o);
+    rc = measure(&t, seconds, results, &o);
     bool failed = rc == CLI_FAILED || o.value < t.bar;
     const char *verdict = failed ? "missed" : isnan(o.value) ? "not measured" : "met";
     failed ? missed++ : isnan(o.value) ? open++ : met++;
+    char value[32] = "-";
+    if (!isnan(o.value)) snprintf(value, sizeof value, "%.3f", o.value);
     if (!cli_out_json())
-      printf("%-40s %6.3f  bar %.2f  %s%s%s  (%s)\n", t.name, o.value, t.bar, failed ? cli_bad() : cli_good(), verdict,
+      printf("%-40s %6s  bar %.2f  %s%s%s  (%s)\n", t.name, value, t.bar, failed ? cli_bad() : cli_good(), verdict,
              cli_plain(), o.note);
     fflush(stdout);
     json_array_append_new(results,

@@ -36,14 +36,16 @@ bool cli_out_json(void);
  * NULL. Returns CLI_USAGE. */
 int cli_usage(const char *argument, const char *value, const char *format, ...) CLI_PRINTF(3, 4);
 int cli_usage_reason(const char *argument, const char *value, const rapt_reason *why);
+/* A fault of the call that no report was made of, as the report of such a call on stdout: the result, in both forms. what:
+ * the arguments that hold it. Returns CLI_FAILED. */
+int cli_fault(rapt_ctx *ctx, const char *what, const rapt_reason *why);
+/* The report on stdout, and a newline behind it. */
+void cli_report_print(const rapt_report *r, int form);
 void cli_notice(const char *format, ...) CLI_PRINTF(1, 2);
 /* Escape sequences on a terminal, else "". */
 const char *cli_bad(void);
 const char *cli_good(void);
 const char *cli_plain(void);
-
-/* The whole of a regular file of at most max bytes, with a NUL behind it. NULL: *error says why. */
-char *cli_file_read(const char *path, size_t max, size_t *n, cli_str *error);
 
 /* Texts of the library, whole. The caller frees. */
 char *cli_report_text(const rapt_report *r, int form);
@@ -51,6 +53,19 @@ char *cli_problem_text(const rapt_problem *p);
 char *cli_facts_text(const rapt_ctx *ctx);
 char *cli_reason_text(const rapt_reason *why, const char *row);
 static inline const char *cli_status(rapt_status st) { return rapt_status_name((int32_t)st); }
+
+/* ---- Files (file.c) ---- */
+
+/* A regular file, opened without waiting; -1: *error says why. Writing makes or empties it. */
+int cli_open_read(const char *path, int64_t *size, cli_str *error);
+int cli_open_write(const char *path, cli_str *error);
+/* n bytes at an offset; false on a short or failed read. */
+bool cli_read_at(int fd, void *p, size_t n, int64_t offset);
+bool cli_write_all(int fd, const void *p, size_t n);
+/* The whole of a regular file of at most max bytes, with a NUL behind it. NULL: *error says why. */
+char *cli_file_read(const char *path, size_t max, size_t *n, cli_str *error);
+/* Do both paths name one file, whatever their spelling and links, or would they once it is made? */
+bool cli_same_file(const char *a, const char *b);
 
 /* ---- Arguments (args.c) ---- */
 
@@ -79,6 +94,8 @@ typedef struct cli_problem { rapt_problem p; char *names, *text; } cli_problem;
 int cli_problem_parse(cli_problem *c, const char *argument, const char *text);
 void cli_problem_free(cli_problem *c);
 bool cli_problem_has_token(const char *text, const char *key);
+/* "cpu.avx2 flash_attention_blocked avx2, 2 threads" */
+void cli_decision_words(const rapt_decision *d, cli_str *t);
 const char *cli_kind_name(int32_t kind);
 int32_t cli_kind_find(const char *s, size_t n);          /* -1 */
 
@@ -126,11 +143,13 @@ typedef struct cli_place { char *path, *tensor; bool safetensors; } cli_place;
 bool cli_place_parse(const char *text, const char *name, cli_place *place, cli_str *error);
 void cli_place_free(cli_place *place);
 bool cli_place_read(const cli_place *place, cli_array *a, cli_str *error);
-/* n bytes at an offset; false on a short or failed read. */
-bool cli_read_at(int fd, void *p, size_t n, int64_t offset);
-bool cli_write_all(int fd, const void *p, size_t n);
 
 /* ---- Verbs ---- */
+
+typedef struct cli_variable { const char *name, *text; } cli_variable;
+extern const cli_variable cli_variables[];               /* that the library reads (help.c) */
+extern const size_t cli_n_variables;
+void cli_help(const char *verb);                         /* "": of the whole tool */
 
 int cli_info(int argc, char **argv);
 int cli_explain(int argc, char **argv);

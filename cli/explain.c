@@ -36,15 +36,11 @@ static int ask(const cli_args *a, const char *what, cli_problem *problem, rapt_c
   return rc;
 }
 
-/* No row can run: undecided where for some it depends on facts that nobody gave. */
+/* Undecided: the choice depends on facts that nobody gave, whether or not a row was chosen without them. */
 static int outcome(const rapt_report *r) {
   rapt_decision d = RAPT_DECISION_INIT;
-  if (rapt_report_decision(r, &d) == RAPT_OK && d.status == RAPT_OK) return CLI_OK;
-  for (uint32_t i = 0; i < rapt_report_count(r); i++) {
-    rapt_verdict v = RAPT_VERDICT_INIT;
-    if (rapt_report_verdict(r, i, &v) == RAPT_OK && v.can == RAPT_UNDECIDED) return CLI_OPEN;
-  }
-  return CLI_FAILED;
+  if (rapt_report_decision(r, &d) != RAPT_OK) return CLI_FAILED;
+  return d.undecided ? CLI_OPEN : d.status == RAPT_OK ? CLI_OK : CLI_FAILED;
 }
 
 int cli_explain(int argc, char **argv) {
@@ -64,10 +60,7 @@ int cli_explain(int argc, char **argv) {
   rapt_report *report = NULL;
   rapt_status st = rapt_explain(ctx, &problem.p, &report);
   if (report) {
-    char *text = cli_report_text(report, form);
-    fputs(text, stdout);
-    if (*text && text[strlen(text) - 1] != '\n') putchar('\n');
-    free(text);
+    cli_report_print(report, form);
     rc = outcome(report);
   } else {
     rc = cli_usage("PROBLEM", problem.text, "%s", cli_status(st));
@@ -75,6 +68,36 @@ int cli_explain(int argc, char **argv) {
   rapt_report_destroy(report);
   rapt_ctx_destroy(ctx);
   cli_problem_free(&problem);
+  return rc;
+}
+
+/* --devices or --dtypes: names joined by commas, each of which find knows. */
+static int check_list(const cli_args *a, const char *option, bool (*known)(const char *, size_t), const char *want) {
+  const char *list = cli_args_value(a, option);
+  for (const char *s = list; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL)
+    if (!known(s, strcspn(s, ",")))
+      return cli_usage(option, list, "'%.*s' is no %s", (int)strcspn(s, ","), s, want);
+  return CLI_OK;
+}
+
+static bool is_kind(const char *s, size_t n) { return cli_kind_find(s, n) >= 0; }
+
+static bool is_float(const char *s, size_t n) {
+  static const char *const names[] = {"fp16", "bf16", "fp32", "fp64", "fp8e4m3", "fp8e5m2"};
+  for (size_t i = 0; i < CLI_COUNT(names); i++)
+    if (strlen(names[i]) == n && !memcmp(names[i], s, n)) return true;
+  return false;
+}
+
+/* A fault of the family: the report that explain gives of it. */
+static int line_fault(rapt_ctx *ctx, const cli_problem *family, const rapt_reason *why) {
+  rapt_report *report = NULL;
+  int rc = CLI_FAILED;
+  if (rapt_explain(ctx, &family->p, &report) == RAPT_ARG && report)
+    cli_report_print(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
+  else
+    rc = cli_fault(ctx, family->text, why);
+  rapt_report_destroy(report);
   return rc;
 }
 
@@ -88,6 +111,8 @@ int cli_line(int argc, char **argv) {
   cli_problem family;
   rapt_ctx *ctx;
   int rc = cli_args_parse(&a, options, CLI_COUNT(options), argc, argv);
+  if (!rc) rc = check_list(&a, "--devices", is_kind, "device kind, want a list as in cpu,cuda");
+  if (!rc) rc = check_list(&a, "--dtypes", is_float, "floating dtype, want a list as in fp16,bf16,fp32");
   if (!rc) rc = ask(&a, "FAMILY", &family, &ctx);
   if (rc) {
     cli_args_free(&a);
@@ -101,8 +126,7 @@ int cli_line(int argc, char **argv) {
   char *line = cli_alloc(n + 1, 1);
   if (st == RAPT_OK) st = rapt_line_format(ctx, &family.p, dtypes, devices, line, n + 1, &n, &undecided, &why);
   if (st != RAPT_OK && why.code) {
-    rc = cli_usage_reason("FAMILY", family.text, &why);
-    if (why.code != RAPT_CODE_SYNTAX && why.code != RAPT_CODE_UNKNOWN_FIELD) rc = CLI_FAILED;
+    rc = line_fault(ctx, &family, &why);
   } else if (st != RAPT_OK) {
     rc = cli_usage("FAMILY", family.text, "%s", cli_status(st));
   } else if (cli_out_json()) {

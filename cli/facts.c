@@ -101,6 +101,42 @@ static int split_device(const char *s, int32_t *kind, cli_str *fact) {
   return cli_usage("--device", s, "want cuda:smNN (cuda:sm90) or hip:gfxNNN (hip:gfx942) behind the colon");
 }
 
+/* This machine's facts where it is of that kind, else the kind alone. */
+static int add_machine(int32_t kind, cli_str *facts) {
+  rapt_ctx *ctx;
+  int rc = cli_ctx_create(NULL, 0, &ctx);
+  if (rc) return rc;
+  char *text = cli_facts_text(ctx);
+  cli_str_add(facts, cli_kind_find(text, strcspn(text, " ")) == kind ? text : cli_kind_name(kind));
+  free(text);
+  rapt_ctx_destroy(ctx);
+  return CLI_OK;
+}
+
+/* Takes " KEY=.." out of the facts. */
+static void drop_fact(cli_str *facts, const char *key, size_t n) {
+  for (char *s = strchr(facts->s, ' '); s; s = strchr(s + 1, ' '))
+    if (!strncmp(s + 1, key, n) && s[1 + n] == '=') {
+      size_t gone = 1 + strcspn(s + 1, " ");
+      memmove(s, s + gone, strlen(s + gone) + 1);
+      facts->n -= gone;
+      return;
+    }
+}
+
+/* machine: facts are this machine's, whose keys give way. */
+static int add_with(const cli_args *a, bool machine, cli_str *facts) {
+  const cli_given *with;
+  for (size_t i = 0; (with = cli_args_nth(a, "--with", i)); i++) {
+    const char *equal = strchr(with->value, '=');
+    if (!equal || strpbrk(with->value, " \t"))
+      return cli_usage("--with", with->value, "want KEY=VALUE, as in flash-attn=2.8.3");
+    if (machine) drop_fact(facts, with->value, (size_t)(equal - with->value));
+  }
+  for (size_t i = 0; (with = cli_args_nth(a, "--with", i)); i++) cli_str_printf(facts, " %s", with->value);
+  return CLI_OK;
+}
+
 int cli_facts_build(const cli_args *a, int32_t problem_kind, cli_str *facts, int32_t *kind) {
   const char *text = cli_args_value(a, "--facts"), *device = cli_args_value(a, "--device");
   cli_str fact = {0};
@@ -111,7 +147,8 @@ int cli_facts_build(const cli_args *a, int32_t problem_kind, cli_str *facts, int
     size_t n = facts->s ? strcspn(facts->s, " \t") : 0;
     *kind = n ? cli_kind_find(facts->s, n) : -1;
     if (!rc && *kind < 0)
-      rc = cli_usage("--facts", text, "want a device kind first, as in \"cuda cc=9.0 torch=2.13.0\"");
+      rc = cli_usage("--facts", text, "%swant a device kind first, as in \"cuda cc=9.0 torch=2.13.0\"",
+                     access(text, F_OK) ? "no such file, and no facts: " : "");
   }
   if (!rc && device) {
     int32_t named;
@@ -120,14 +157,11 @@ int cli_facts_build(const cli_args *a, int32_t problem_kind, cli_str *facts, int
       rc = cli_usage("--device", device, "--facts speaks of %s, want the same kind", cli_kind_name(*kind));
     if (!rc) *kind = named;
   }
-  if (!rc && (device || cli_args_has(a, "--with")) && !text) cli_str_add(facts, cli_kind_name(*kind));
+  bool machine = !text && !device && cli_args_has(a, "--with");
+  if (!rc && machine) rc = add_machine(*kind, facts);
+  if (!rc && device && !text) cli_str_add(facts, cli_kind_name(*kind));
   if (!rc && fact.n) cli_str_printf(facts, " %s", fact.s);
-  const cli_given *with;
-  for (size_t i = 0; !rc && (with = cli_args_nth(a, "--with", i)); i++) {
-    if (!strchr(with->value, '=') || strpbrk(with->value, " \t"))
-      rc = cli_usage("--with", with->value, "want KEY=VALUE, as in flash-attn=2.8.3");
-    else cli_str_printf(facts, " %s", with->value);
-  }
+  if (!rc) rc = add_with(a, machine, facts);
   cli_str_free(&fact);
   return rc;
 }

@@ -7,9 +7,6 @@
 
 #include "cli.h"
 
-/* D23 */
-static const char *const variables[] = {"RAPT_REQUIRE",   "RAPT_PREFER", "RAPT_FORBID", "RAPT_MEMORY_LIMIT",
-                                        "RAPT_REF_LIMIT", "RAPT_ISA",    "RAPT_VERIFY", "RAPT_LOG"};
 static const char *const places[] = {"opt-in", "first", "own", "host"};
 static const char *const classes[] = {"reference", "fused", "flash", "host", "approx"};
 
@@ -33,9 +30,9 @@ static json_t *row_json(const rapt_row_info *r) {
 
 static void print_json(const rapt_ctx *ctx, const char *facts, const char *isa, const char *threads) {
   json_t *environment = json_object(), *rows = json_array();
-  for (size_t i = 0; i < CLI_COUNT(variables); i++) {
-    const char *v = getenv(variables[i]);
-    json_object_set_new(environment, variables[i], v ? json_string(v) : json_null());
+  for (size_t i = 0; i < cli_n_variables; i++) {
+    const char *v = getenv(cli_variables[i].name);
+    json_object_set_new(environment, cli_variables[i].name, v ? json_string(v) : json_null());
   }
   for (uint32_t i = 0; i < rapt_row_count(ctx); i++) {
     rapt_row_info r = RAPT_ROW_INFO_INIT;
@@ -52,9 +49,9 @@ static void print_text(const rapt_ctx *ctx, const char *facts, const char *isa, 
   printf("rapt %s\nfacts: %s\nisa: %s\nthreads: %s\n", rapt_version(), facts, *isa ? isa : "?",
          *threads ? threads : "?");
   int set = 0;
-  for (size_t i = 0; i < CLI_COUNT(variables); i++) {
-    const char *v = getenv(variables[i]);
-    if (v) printf("%s=%s\n", variables[i], v), set++;
+  for (size_t i = 0; i < cli_n_variables; i++) {
+    const char *v = getenv(cli_variables[i].name);
+    if (v) printf("%s=%s\n", cli_variables[i].name, v), set++;
   }
   if (!set) printf("environment: no RAPT_ variable is set\n");
   printf("rows: %u\n", rapt_row_count(ctx));
@@ -68,6 +65,18 @@ static void print_text(const rapt_ctx *ctx, const char *facts, const char *isa, 
   }
 }
 
+extern char **environ;
+
+/* A misspelled variable has no effect, which its user should hear. */
+static void say_unknown_variables(void) {
+  for (char **e = environ; e && *e; e++) {
+    size_t n = strcspn(*e, "="), i = 0;
+    if (strncmp(*e, "RAPT_", 5)) continue;
+    while (i < cli_n_variables && (strlen(cli_variables[i].name) != n || memcmp(cli_variables[i].name, *e, n))) i++;
+    if (i == cli_n_variables) cli_notice("%.*s is set, but no variable that is read; rapt --help lists those", (int)n, *e);
+  }
+}
+
 int cli_info(int argc, char **argv) {
   cli_args a;
   int rc = cli_args_parse(&a, NULL, 0, argc, argv);
@@ -77,6 +86,7 @@ int cli_info(int argc, char **argv) {
   if (rc || (rc = cli_ctx_create(NULL, 0, &ctx))) return rc;
   char *facts = cli_facts_text(ctx), *isa = fact(facts, "isa"), *threads = fact(facts, "threads");
   (cli_out_json() ? print_json : print_text)(ctx, facts, isa, threads);
+  say_unknown_variables();
   free(facts);
   free(isa);
   free(threads);

@@ -2,9 +2,7 @@
 /* .npy files, header versions 1.0 to 3.0: little endian f2 f4 f8 i4 i8, b1 and u1, C or Fortran order. Everything is
  * checked before the data is read; what is not understood is refused with a word. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -160,14 +158,9 @@ static bool read_data(int fd, int64_t offset, int64_t file_size, cli_array *a, c
   return false;
 }
 
-static bool read_open(int fd, cli_array *a, cli_str *error) {
-  struct stat st;
+static bool read_open(int fd, int64_t size, cli_array *a, cli_str *error) {
   unsigned char head[12] = {0};
-  if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-    cli_str_add(error, "is no regular file");
-    return false;
-  }
-  if (st.st_size < 12 || !cli_read_at(fd, head, 12, 0) || memcmp(head, "\x93NUMPY", 6)) {
+  if (size < 12 || !cli_read_at(fd, head, 12, 0) || memcmp(head, "\x93NUMPY", 6)) {
     cli_str_add(error, "is no .npy file: it does not start with its mark and a header");
     return false;
   }
@@ -178,7 +171,7 @@ static bool read_open(int fd, cli_array *a, cli_str *error) {
   int64_t start = head[6] == 1 ? 10 : 12;
   uint64_t n = head[8] | (uint64_t)head[9] << 8;
   if (head[6] > 1) n |= (uint64_t)head[10] << 16 | (uint64_t)head[11] << 24;
-  if (n > HEADER_MAX || (int64_t)n > st.st_size - start) {
+  if (n > HEADER_MAX || (int64_t)n > size - start) {
     cli_str_printf(error, "header length %llu: want at most %d and no more than the file holds", (unsigned long long)n,
                    HEADER_MAX);
     return false;
@@ -190,19 +183,17 @@ static bool read_open(int fd, cli_array *a, cli_str *error) {
     if (!error->n) cli_str_printf(error, "header: byte %lld is not understood", (long long)(start + (t.s - header)));
     return false;
   }
-  if (!read_data(fd, start + (int64_t)n, st.st_size, a, error)) return false;
+  if (!read_data(fd, start + (int64_t)n, size, a, error)) return false;
   set_strides(a, fortran);
   return true;
 }
 
 bool cli_npy_read(const char *path, cli_array *a, cli_str *error) {
   *a = (cli_array){0};
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    cli_str_printf(error, "cannot be opened: %s", strerror(errno));
-    return false;
-  }
-  bool ok = read_open(fd, a, error);
+  int64_t size;
+  int fd = cli_open_read(path, &size, error);
+  if (fd < 0) return false;
+  bool ok = read_open(fd, size, a, error);
   close(fd);
   return ok;
 }
@@ -224,10 +215,10 @@ bool cli_npy_write(const char *path, const cli_array *a, cli_str *error) {
   cli_str_add(&h, "\n");
   h.s[8] = (char)((h.n - 10) & 255);
   h.s[9] = (char)((h.n - 10) >> 8);
-  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int fd = cli_open_write(path, error);
   bool ok = fd >= 0 && cli_write_all(fd, h.s, h.n) && cli_write_all(fd, a->data, a->bytes);
   if (fd >= 0 && close(fd)) ok = false;
-  if (!ok) cli_str_printf(error, "cannot be written: %s", strerror(errno));
+  if (!ok && !error->n) cli_str_printf(error, "cannot be written: %s", strerror(errno));
   cli_str_free(&h);
   return ok;
 }

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts, messages and the files that are read whole. */
-#include <errno.h>
-#include <fcntl.h>
+/* Texts and messages. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -106,6 +103,44 @@ int cli_usage_reason(const char *argument, const char *value, const rapt_reason 
   return CLI_USAGE;
 }
 
+static json_t *text_or_null(const char *s) { return s && *s ? json_string(s) : json_null(); }
+
+/* The document of a real report of a faulty call, so that it has the keys of every report. */
+static void print_fault_json(rapt_ctx *ctx, const rapt_reason *why, const char *sentence) {
+  rapt_problem nothing = RAPT_PROBLEM_INIT;
+  rapt_report *r = NULL;
+  rapt_explain(ctx, &nothing, &r);
+  char *text = r ? cli_report_text(r, RAPT_FORM_JSON) : NULL;
+  json_t *j = text ? json_loads(text, 0, NULL) : json_object();
+  json_object_set_new(j, "status", json_string(cli_status(RAPT_ARG)));
+  json_object_set_new(j, "error",
+                      json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:s}", "code", rapt_code_name(why->code), "field",
+                                text_or_null(why->field ? rapt_field_name(why->field) : NULL), "axis",
+                                why->axis < 0 ? json_null() : json_integer(why->axis), "index",
+                                why->index < 0 ? json_null() : json_integer(why->index), "got", text_or_null(why->got),
+                                "want", text_or_null(why->want), "text", sentence));
+  json_object_set_new(j, "problem", json_null());
+  json_dumpf(j, stdout, JSON_COMPACT);
+  putchar('\n');
+  json_decref(j);
+  free(text);
+  rapt_report_destroy(r);
+}
+
+int cli_fault(rapt_ctx *ctx, const char *what, const rapt_reason *why) {
+  char *sentence = cli_reason_text(why, NULL);
+  if (out_json) print_fault_json(ctx, why, sentence);
+  else printf("%s for %s\n  fault      %s\n", cli_status(RAPT_ARG), what, sentence);
+  free(sentence);
+  return CLI_FAILED;
+}
+
+void cli_report_print(const rapt_report *r, int form) {
+  char *text = cli_report_text(r, form);
+  printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
+  free(text);
+}
+
 void cli_notice(const char *format, ...) {
   cli_str text = {0};
   va_list args;
@@ -114,29 +149,6 @@ void cli_notice(const char *format, ...) {
   va_end(args);
   fprintf(stderr, "rapt%s%s: %s\n", *out_verb ? " " : "", out_verb, text.s);
   cli_str_free(&text);
-}
-
-char *cli_file_read(const char *path, size_t max, size_t *n, cli_str *error) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat st;
-  char *s = NULL;
-  if (fd < 0 || fstat(fd, &st)) {
-    cli_str_printf(error, "cannot be read: %s", strerror(errno));
-  } else if (!S_ISREG(st.st_mode)) {
-    cli_str_add(error, "is no regular file");
-  } else if (st.st_size < 0 || (uint64_t)st.st_size > max) {
-    cli_str_printf(error, "has %lld bytes, at most %zu are read", (long long)st.st_size, max);
-  } else {
-    s = cli_alloc((size_t)st.st_size + 1, 1);
-    *n = (size_t)st.st_size;
-    if (!cli_read_at(fd, s, *n, 0)) {
-      cli_str_printf(error, "ends early or cannot be read: %s", strerror(errno));
-      free(s);
-      s = NULL;
-    }
-  }
-  if (fd >= 0) close(fd);
-  return s;
 }
 
 /* The library's text functions return the length; the text is fetched in a second call. */

@@ -28,6 +28,12 @@ int cli_problem_parse(cli_problem *c, const char *argument, const char *text) {
   return CLI_USAGE;
 }
 
+void cli_decision_words(const rapt_decision *d, cli_str *t) {
+  cli_str_printf(t, "%s %s", d->row, d->kernel);
+  if (d->isa && *d->isa) cli_str_printf(t, " %s", d->isa);
+  cli_str_printf(t, ", %u thread%s", d->threads, d->threads == 1 ? "" : "s");
+}
+
 void cli_problem_free(cli_problem *c) {
   free(c->names);
   free(c->text);

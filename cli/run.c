@@ -48,7 +48,7 @@ typedef struct run {
   cli_array array[ARRAYS];
   rapt_tensor tensor[ARRAYS];    /* the arrays on their logical axes */
   char *tokens;
-  bool packed;
+  bool packed, one_file;         /* one_file: out and lse go into one .safetensors file */
   cli_problem problem;
   rapt_buffers buffers;
 } run;
@@ -138,6 +138,9 @@ static int arrange(run *r, int i) {
   if ((size_t)a->rank != strlen(o))
     return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option),
                      "has %d axes, want %zu in the order %s", a->rank, strlen(order), order);
+  if (a->rank != r->array[Q].rank)                             /* S3 */
+    return cli_usage(arrays[i].option, cli_args_value(&r->args, arrays[i].option), "has %d axes, --q has %d, want one rank",
+                     a->rank, r->array[Q].rank);
   *t = (rapt_tensor){.dtype = a->dtype, .rank = 4, .size = {1, 1, 1, 1}};
   for (int axis = 0; axis < a->rank; axis++) {
     const char *letter = strchr("bhsd", o[axis]);
@@ -169,6 +172,24 @@ static void plain_tensor(const cli_array *a, rapt_tensor *t) {
 
 /* ---- The problem ---- */
 
+/* The tokens behind what the files say, one by one, so that a fault is one token's. */
+static int parse_tokens(run *r, cli_str *t) {
+  rapt_reason why = RAPT_REASON_INIT;
+  int rc = CLI_OK;
+  for (const char *s = r->tokens; *s && !rc; s += 1 + strcspn(s + 1, " ")) {
+    size_t n = 1 + strcspn(s + 1, " ");
+    rapt_problem p = RAPT_PROBLEM_INIT;
+    cli_str_put(t, s, n);
+    char *names = cli_alloc(t->n + 1, 1), *word = cli_alloc(n, 1);
+    memcpy(word, s + 1, n - 1);
+    if (rapt_problem_parse(t->s, t->n, &p, names, t->n + 1, &why) != RAPT_OK)
+      rc = cli_usage_reason("TOKEN", word, &why);
+    free(word);
+    free(names);
+  }
+  return rc ? rc : cli_problem_parse(&r->problem, "TOKEN", t->s);
+}
+
 static int parse_problem(run *r) {
   const rapt_tensor *q = &r->tensor[Q], *k = &r->tensor[K], *v = &r->tensor[V];
   int64_t batch = r->packed ? r->array[CU_Q].size[0] - 1 : q->size[0];
@@ -179,8 +200,8 @@ static int parse_problem(run *r) {
                  (long long)v->size[3]);
   if (r->packed && !strstr(r->tokens, " packed="))
     cli_str_printf(&t, " packed=%s", rapt_dtype_name(r->array[CU_Q].dtype));
-  cli_str_printf(&t, "%s%s", r->tokens, r->array[LSE].dtype || r->place[LSE].path ? " lse" : "");
-  int rc = cli_problem_parse(&r->problem, "TOKEN", t.s);
+  if (r->place[LSE].path) cli_str_add(&t, " lse");
+  int rc = parse_tokens(r, &t);
   cli_str_free(&t);
   return rc;
 }
@@ -274,35 +295,52 @@ static int make_output(run *r, int i, rapt_reason *why) {
 static int write_outputs(run *r) {
   cli_str error = {0};
   int failed = -1;
-  bool both = r->array[LSE].dtype && !strcmp(r->place[OUT].path, r->place[LSE].path);
   for (int i = OUT; i <= LSE && failed < 0; i++) {
-    if (!r->array[i].dtype || (both && i == LSE)) continue;
+    if (!r->array[i].dtype || (r->one_file && i == LSE)) continue;
     if (!r->place[i].safetensors) {
       if (!cli_npy_write(r->place[i].path, &r->array[i], &error)) failed = i;
       continue;
     }
     cli_named named[2] = {{r->place[i].tensor, &r->array[i]}, {r->place[LSE].tensor, &r->array[LSE]}};
-    if (!cli_safetensors_write(r->place[i].path, named, both ? 2 : 1, &error)) failed = i;
+    if (!cli_safetensors_write(r->place[i].path, named, r->one_file ? 2 : 1, &error)) failed = i;
   }
   if (failed >= 0) cli_usage(arrays[failed].option, r->place[failed].path, "%s", error.s);
   cli_str_free(&error);
   return failed >= 0 ? CLI_USAGE : CLI_OK;
 }
 
-static int check_places(const run *r) {
-  if (!r->place[LSE].path || strcmp(r->place[OUT].path, r->place[LSE].path)) return CLI_OK;
-  if (!r->place[OUT].safetensors || !strcmp(r->place[OUT].tensor, r->place[LSE].tensor))
+/* An output takes the place of no input, and of the other output only as another tensor of one file. */
+static int check_places(run *r) {
+  for (int o = OUT; o <= LSE; o++)
+    for (int i = 0; i < INPUTS && r->place[o].path; i++)
+      if (r->place[i].path && cli_same_file(r->place[o].path, r->place[i].path))
+        return cli_usage(arrays[o].option, r->place[o].path, "is the file of %s, which it would overwrite",
+                         arrays[i].option);
+  if (!r->place[LSE].path || !cli_same_file(r->place[OUT].path, r->place[LSE].path)) return CLI_OK;
+  r->one_file = true;
+  if (!r->place[OUT].safetensors || !r->place[LSE].safetensors || !strcmp(r->place[OUT].tensor, r->place[LSE].tensor))
     return cli_usage("--lse", r->place[LSE].path, "is the place of --out, want another file or tensor");
   return CLI_OK;
 }
 
 /* ---- The verb ---- */
 
-static int print_report(const rapt_report *report) {
-  char *text = cli_report_text(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
-  printf("%s%s", text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
-  free(text);
+static int refused(const rapt_report *report, rapt_status st) {
+  if (!report) return cli_usage("call", NULL, "%s", cli_status(st));
+  cli_report_print(report, cli_out_json() ? RAPT_FORM_JSON : RAPT_FORM_BRIEF);
   return CLI_FAILED;
+}
+
+static void say_what_ran(const run *r, const rapt_report *report) {
+  rapt_decision d = RAPT_DECISION_INIT;
+  cli_str words = {0};
+  char *text = cli_problem_text(&r->problem.p);
+  rapt_report_decision(report, &d);
+  cli_decision_words(&d, &words);
+  cli_notice("%s -> %s", text, words.s);
+  if (cli_out_json()) cli_report_print(report, RAPT_FORM_JSON);
+  cli_str_free(&words);
+  free(text);
 }
 
 static int call(run *r) {
@@ -315,24 +353,13 @@ static int call(run *r) {
   if (st == RAPT_OK) rc = check_vectors(r);
   if (!rc && st == RAPT_OK) rc = make_output(r, OUT, &why);
   if (!rc && st == RAPT_OK && r->place[LSE].path) rc = make_output(r, LSE, &why);
-  if (st != RAPT_OK || rc == CLI_FAILED) {
-    cli_usage_reason(rapt_field_name(why.field), NULL, &why);
-    rc = CLI_FAILED;
-  }
+  if (st != RAPT_OK || rc == CLI_FAILED) rc = cli_fault(ctx, "the arrays of these files", &why);
   if (!rc) {
     for (int i = 0; i < ARRAYS; i++)
       if (r->array[i].dtype) memcpy((char *)&r->buffers + arrays[i].buffer, &r->array[i].data, sizeof(void *));
     st = rapt_attention(ctx, &r->problem.p, &r->buffers, &report);
-    if (st == RAPT_OK && !(rc = write_outputs(r))) {
-      rapt_decision d = RAPT_DECISION_INIT;
-      char *text = cli_problem_text(&r->problem.p);
-      rapt_report_decision(report, &d);
-      cli_notice("%s -> %s %s %s, %u threads", text, d.row, d.kernel, d.isa, d.threads);
-      free(text);
-      if (cli_out_json()) print_report(report);
-    } else if (st != RAPT_OK) {
-      rc = report ? print_report(report) : cli_usage("call", NULL, "%s", cli_status(st));
-    }
+    if (st != RAPT_OK) rc = refused(report, st);
+    else if (!(rc = write_outputs(r))) say_what_ran(r, report);
   }
   rapt_report_destroy(report);
   rapt_ctx_destroy(ctx);

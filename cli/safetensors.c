@@ -2,11 +2,9 @@
 /* .safetensors files: eight bytes of header length, a JSON header, the data. All tensors of a header are checked, the
  * one that is asked for is read. */
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -34,7 +32,20 @@ static int by_begin(const void *a, const void *b) {
   return x->begin != y->begin ? (x->begin > y->begin) - (x->begin < y->begin) : (x->end > y->end) - (x->end < y->end);
 }
 
-/* dtype, shape and data_offsets of one tensor, checked against each other and the data's size. */
+/* The number of elements; false where a size is no whole number from 0, or their product leaves 64 bits. */
+static bool count_elements(const json_t *shape, int64_t *count) {
+  *count = 1;
+  for (size_t i = 0; i < json_array_size(shape); i++) {
+    const json_t *s = json_array_get(shape, i);
+    if (!json_is_integer(s) || json_integer_value(s) < 0 ||
+        __builtin_mul_overflow(*count, (int64_t)json_integer_value(s), count))
+      return false;
+  }
+  return true;
+}
+
+/* dtype, shape and data_offsets of one tensor, checked against each other and the data's size. A dtype that is not
+ * known, or too many axes, is no fault of the file: rank -1, such a tensor cannot be asked for. */
 static bool check_entry(const char *name, const json_t *j, int64_t data, cli_array *a, st_entry *e, cli_str *error) {
   const char *word = json_string_value(json_object_get(j, "dtype"));
   const json_t *shape = json_object_get(j, "shape"), *offsets = json_object_get(j, "data_offsets");
@@ -48,30 +59,34 @@ static bool check_entry(const char *name, const json_t *j, int64_t data, cli_arr
   int bits = 0;
   for (size_t i = 0; i < CLI_COUNT(dtypes); i++)
     if (!strcmp(word, dtypes[i].name)) a->dtype = dtypes[i].dtype, bits = dtypes[i].bits;
-  if (!bits) {
-    cli_str_printf(error, "tensor '%s': dtype '%s' is not known", name, word);
-    return false;
-  }
-  if (json_array_size(shape) > CLI_COUNT(a->size)) {
-    cli_str_printf(error, "tensor '%s': shape has %zu axes, at most 8 are read", name, json_array_size(shape));
-    return false;
-  }
-  for (a->rank = 0; (size_t)a->rank < json_array_size(shape); a->rank++) {
-    const json_t *s = json_array_get(shape, (size_t)a->rank);
-    a->size[a->rank] = json_is_integer(s) ? json_integer_value(s) : -1;
-  }
   int64_t count, bytes;
-  if (!cli_count(a->size, a->rank, &count) || __builtin_mul_overflow(count, bits / 8, &bytes)) {
+  if (!count_elements(shape, &count) || __builtin_mul_overflow(count, bits / 8, &bytes)) {
     cli_str_printf(error, "tensor '%s': shape is negative, no whole number, or leaves 64 bits", name);
     return false;
   }
-  if (e->begin < 0 || e->end < e->begin || e->end > data || e->end - e->begin != bytes) {
+  bool inside = e->begin >= 0 && e->end >= e->begin && e->end <= data;
+  if (inside && !bits) bytes = e->end - e->begin;              /* its elements have a size that we do not know */
+  if (!inside || e->end - e->begin != bytes) {
     cli_str_printf(error, "tensor '%s': data_offsets %lld,%lld, want %lld bytes within the file's %lld", name,
                    (long long)e->begin, (long long)e->end, (long long)bytes, (long long)data);
     return false;
   }
   a->bytes = (size_t)bytes;
+  a->rank = json_array_size(shape) > CLI_COUNT(a->size) ? -1 : (int32_t)json_array_size(shape);
+  for (int i = 0; i < a->rank; i++) a->size[i] = json_integer_value(json_array_get(shape, (size_t)i));
   return true;
+}
+
+/* Can the tensor that was asked for be read? */
+static bool check_wanted(const json_t *j, const char *tensor, const cli_array *a, cli_str *error) {
+  const json_t *entry = json_object_get(j, tensor);
+  if (!a->dtype)
+    cli_str_printf(error, "tensor '%s': dtype '%s' is not read, want F16 BF16 F32 F64 BOOL U8 I8 I16 I32 I64", tensor,
+                   json_string_value(json_object_get(entry, "dtype")));
+  else if (a->rank < 0)
+    cli_str_printf(error, "tensor '%s': shape has %zu axes, at most 8 are read", tensor,
+                   json_array_size(json_object_get(entry, "shape")));
+  return !error->n;
 }
 
 /* No two tensors share a byte. */
@@ -109,9 +124,8 @@ static bool check_header(json_t *j, const char *tensor, int64_t data, cli_array 
   if (ok && !found) {
     cli_str_printf(error, "has no tensor '%s', want one of:%s (FILE:TENSOR)", tensor, known.n ? known.s : " none");
     ok = false;
-  } else if (ok && !a->dtype) {
-    cli_str_printf(error, "tensor '%s': its dtype is not read, want F16 BF16 F32 F64 BOOL U8 I8 I16 I32 I64", tensor);
-    ok = false;
+  } else if (ok) {
+    ok = check_wanted(j, tensor, a, error);
   }
   cli_str_free(&known);
   free(entries);
@@ -143,28 +157,23 @@ static bool read_tensor(int fd, const char *header, size_t n, int64_t size, cons
 
 bool cli_safetensors_read(const char *path, const char *tensor, cli_array *a, cli_str *error) {
   *a = (cli_array){0};
-  struct stat st;
   unsigned char head[8];
   uint64_t n = 0;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    cli_str_printf(error, "cannot be opened: %s", strerror(errno));
-    return false;
-  }
+  int64_t size;
+  int fd = cli_open_read(path, &size, error);
+  if (fd < 0) return false;
   bool ok = false;
-  if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-    cli_str_add(error, "is no regular file");
-  } else if (st.st_size < 10 || !cli_read_at(fd, head, 8, 0)) {
+  if (size < 10 || !cli_read_at(fd, head, 8, 0)) {
     cli_str_add(error, "is no .safetensors file: it has no header");
   } else {
     for (int i = 7; i >= 0; i--) n = n << 8 | head[i];
-    if (n > HEADER_MAX || n > (uint64_t)st.st_size - 8) {
+    if (n > HEADER_MAX || n > (uint64_t)size - 8) {
       cli_str_printf(error, "header length %llu: want at most %d and no more than the file holds",
                      (unsigned long long)n, HEADER_MAX);
     } else {
       char *header = cli_alloc((size_t)n + 1, 1);
       if (!cli_read_at(fd, header, (size_t)n, 8)) cli_str_printf(error, "cannot be read: %s", strerror(errno));
-      else ok = read_tensor(fd, header, (size_t)n, st.st_size, tensor, a, error);
+      else ok = read_tensor(fd, header, (size_t)n, size, tensor, a, error);
       free(header);
     }
   }
@@ -201,11 +210,11 @@ bool cli_safetensors_write(const char *path, cli_named *tensors, size_t n, cli_s
   cli_str_add(&h, text ? text : "{}");
   while (h.n % 8) cli_str_add(&h, " ");
   for (int i = 0; i < 8; i++) h.s[i] = (char)((uint64_t)(h.n - 8) >> (8 * i) & 255);
-  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int fd = cli_open_write(path, error);
   bool ok = fd >= 0 && cli_write_all(fd, h.s, h.n);
   for (size_t i = 0; ok && i < n; i++) ok = cli_write_all(fd, tensors[i].array->data, tensors[i].array->bytes);
   if (fd >= 0 && close(fd)) ok = false;
-  if (!ok) cli_str_printf(error, "cannot be written: %s", strerror(errno));
+  if (!ok && !error->n) cli_str_printf(error, "cannot be written: %s", strerror(errno));
   cli_str_free(&h);
   free(text);
   json_decref(j);

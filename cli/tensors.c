@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FILE or FILE:TENSOR, and the memory of arrays. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
 
@@ -29,31 +27,6 @@ bool cli_array_make(cli_array *a, int32_t dtype, int rank, const int64_t *size) 
 void cli_array_free(cli_array *a) {
   free(a->data);
   *a = (cli_array){0};
-}
-
-bool cli_read_at(int fd, void *p, size_t n, int64_t offset) {
-  char *s = p;
-  while (n) {
-    ssize_t got = pread(fd, s, n < 1 << 30 ? n : 1 << 30, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    s += got;
-    n -= (size_t)got;
-    offset += got;
-  }
-  return true;
-}
-
-bool cli_write_all(int fd, const void *p, size_t n) {
-  const char *s = p;
-  while (n) {
-    ssize_t put = write(fd, s, n < 1 << 30 ? n : 1 << 30);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    s += put;
-    n -= (size_t)put;
-  }
-  return true;
 }
 
 static bool ends_with(const char *s, const char *end) {

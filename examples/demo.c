@@ -169,6 +169,19 @@ static void part_b(rapt_ctx *ctx, const block *x) {
          (int)PAIRS, r <= 1.15 ? "met" : "missed");
 }
 
+/* A context of one thread: part (d) compares with the peak of one. */
+static rapt_ctx *one_thread(void) {
+  rapt_ctx_opts opts = RAPT_CTX_OPTS_INIT;
+  opts.max_threads = 1;
+  rapt_ctx *ctx;
+  rapt_reason why = RAPT_REASON_INIT;
+  if (rapt_ctx_create(&opts, &ctx, &why) != RAPT_OK) {
+    fprintf(stderr, "context: %s %s\n", why.got, why.want);
+    exit(2);
+  }
+  return ctx;
+}
+
 static void part_c(void) {
   puts("\n(c) the same call as a what-if: CUDA sm90 with flash-attn 2.8.3, flash-attn preferred");
   rapt_ctx_opts opts = RAPT_CTX_OPTS_INIT;
@@ -210,6 +223,8 @@ int main(int argc, char **argv) {
   part_b(ctx, &x);
   part_c();
   puts("\n(d) one layer of two real models (examples/data), against what their own framework computed");
+  rapt_ctx_destroy(ctx);
+  ctx = one_thread();
   failures += demo_layers(ctx, argc > 1 ? argv[1] : "examples/data");
   rapt_ctx_destroy(ctx);
   free(x.q), free(x.k), free(x.v), free(x.q_cast), free(x.k_cast), free(x.out), free(x.out_cast);

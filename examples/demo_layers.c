@@ -133,7 +133,7 @@ static int run_layer(rapt_ctx *ctx, const char *folder, const layer *l) {
     bad = !(share[0] <= 1);
     printf("   largest difference to the framework's output %.2g, the contract allows %.2g there\n", apart, bound);
     printf("   largest error against exact attention, as a share of the bound (N13): rapt %.4f, the framework %.4f\n", share[0], share[1]);
-    printf("   %.1f us a call, %.1f GFLOP/s, %.0f %% of the FMA peak of one thread measured between the calls (%.1f)%s\n", seconds * 1e6, rate,
+    printf("   %.1f us a call, %.1f GFLOP/s, %.0f %% of the FMA peak measured between the calls (%.1f), one thread%s\n", seconds * 1e6, rate,
            100 * rate / peak, peak, bad ? "   FAILED" : "");
   }
   free(out);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt/provider.h: rows and callbacks registered at run time. For fakes in tests, host operators, plugins; rapt's own
- * backends use the same structs.
+ * backends use the same structs. The words are explained at the top of rapt.h.
  *
  * A row says what a kernel can run, as data. Zero means "cannot" for a capability bit and "no limit stated" for a
- * limit. What nobody has recorded goes into `unknown`: it is refused as UNKNOWN_SUPPORT, never assumed. */
+ * limit. What nobody has recorded goes into `unknown`: it is refused as UNKNOWN_SUPPORT, never assumed.
+ *
+ * The smallest provider: a row of RAPT_ROW_INIT with kinds, id, dtypes, can and, once it ran there, ran_on_hardware; a
+ * backend of RAPT_BACKEND_INIT with api_version, n_rows, rows and run; then rapt_backend_register. */
 #ifndef RAPT_PROVIDER_H
 #define RAPT_PROVIDER_H
 #include "rapt/rapt.h"
@@ -66,12 +69,12 @@ typedef struct rapt_row {
   uint32_t struct_size;
   uint32_t kinds;               /* RAPT_KIND() bits [DEVICE] */
   uint32_t classes;             /* RAPT_CLASS_* */
-  int32_t place, rank;          /* rapt_place; rank orders rows of place opt-in under require */
+  int32_t place, rank;          /* rapt_place: first, host or opt-in; own is rapt's. rank: among opt-in rows, lower first */
   uint32_t ran_on_hardware;     /* 0: UNTESTED unless required by name (D15) */
-  const char *id, *display;     /* id: a-z 0-9 _ . ; display NULL = id */
+  const char *id, *display;     /* id: a-z 0-9 _ . as "mypkg.half"; display NULL = id */
   const char *aliases;          /* comma separated, may be NULL */
   const char *kernel;           /* a stem, may be NULL = id */
-  const char *exactness;        /* N18; NULL = no promise */
+  const char *exactness;        /* a label: equal labels promise equal bits (N18); NULL = no promise */
   const char *source;           /* where the limits were read, may be NULL */
   /* What must be there. Texts below are parsed once, at registration; a bad one is ARG. */
   const char *package;          /* its facts key decides AVAIL; NULL = needs none */
@@ -95,55 +98,80 @@ typedef struct rapt_row {
   int32_t ptr_align;                        /* bytes [MEM_ALIGN]; 0 = element */
   int32_t bias_stride_bytes;                /* strides of bias but the last are multiples of it [STRIDE]; 0 = any */
   int32_t determinism, determinism_backward;/* best rapt_det [DETERMINISM] */
-  int32_t accuracy;                         /* rapt_accuracy [REDUCED, APPROX] */
+  int32_t accuracy;                         /* rapt_accuracy [REDUCED, APPROX]; 0 = EXACT is a promise: say so only if kept */
   int32_t mem_per_score;                    /* bytes that grow with B*Hq*Sq*Skv, a score [MEMORY, D17]; -1 = unknown */
-  int32_t ftz;                              /* N12 */
-  int32_t reserved;
+  int32_t ftz;                              /* 1: subnormal inputs of a product count as 0 (N12) */
+  int32_t reserved;                         /* 0 */
   uint64_t can, unknown;                    /* RAPT_CAN_* */
   const char *rng;                          /* its own generator, for the report [RNG] */
 } rapt_row;
-#define RAPT_ROW_SIZE ((uint32_t)sizeof(rapt_row))
+#define RAPT_ROW_SIZE ((uint32_t)sizeof(rapt_row))   /* for tables: .struct_size = RAPT_ROW_SIZE */
+#define RAPT_ROW_INIT RAPT_SIZED(rapt_row)
 
 typedef enum rapt_dv_rule { RAPT_DV_SAME = 0, RAPT_DV_ANY } rapt_dv_rule;
 
 typedef struct rapt_facts rapt_facts;
 
-/* Adds or reads a fact: keys and values of the facts string (docs/api.md section 2). set, in probe only: ARG for an
- * unknown key or a bad value. get: NULL where missing, else a text that lives as long as the facts. */
+/* Adds or reads a fact: keys and values of the facts string (docs/api.md section 2): rapt_facts_set(f, "torch", "2.13.0").
+ * set, in probe only: ARG for an unknown key or a bad value. get: NULL where missing, else a text that lives as long as
+ * the facts, which a callback has for the time of its call. */
 RAPT_API rapt_status rapt_facts_set(rapt_facts *facts, const char *key, const char *value);
 RAPT_API const char *rapt_facts_get(const rapt_facts *facts, const char *key);
 
-/* Callbacks see a resolved problem: dtypes after the policy; out and lse dtypes, every stride and the effective scale
+/* Callbacks see a resolved problem: dtypes after autocast; out and lse dtypes, every stride and the effective scale
  * filled in, with their bits in `has`; autocast off; alignment RAPT_UNSET exactly when no positional option is set;
- * no names. It lives until release. */
+ * no names. `row` is the row's index in `rows`. All are called on the thread that calls the library, so several may be at
+ * work at once, with no lock held; they must not unwind. extra, pick, workspace and kernel_name belong to the decision
+ * (D1): no data, clock or environment, equal arguments give equal answers. Each callback may be NULL; what that means for
+ * run stands there. */
 typedef struct rapt_backend {
-  uint32_t struct_size, api_version, n_rows;
+  uint32_t struct_size, api_version, n_rows;   /* api_version: RAPT_PROVIDER_VERSION */
   const rapt_row *rows;                     /* copied, the texts too */
   const char *name;                         /* "fa2"; NULL = the first row's id up to the dot */
-  void *self;                               /* given to every callback; must outlive the context */
-  /* Once, at registration: adds facts. Not OK: every row of the backend fails AVAIL with why->got. May be NULL. */
+  void *self;                               /* given to every callback; must outlive the last plan and report, which keep
+                                               their context alive and may ask extra and pick again */
+  /* Once, at registration, not in a what-if context: adds facts. Not OK: every row of the backend fails AVAIL with
+   * why->got as the text; the facts it had set are dropped. */
   rapt_status (*probe)(void *self, rapt_facts *facts, rapt_reason *why);
-  /* Objections that a row cannot say, from metadata alone: returns how many, writes at most n. May be NULL. */
+  /* Objections that a row cannot say, from metadata alone: returns how many, writes at most n (0..8), the same each time.
+   * Called in every decision that looks at the row, first with n = 0; again when a report's reason is read. The entries
+   * of `why` come zeroed with axis and index -1: fill code (AVAIL .. UNKNOWN_SUPPORT), field, got, want, and state where
+   * a fact is missing. A limit of any level stands in cast->memory_limit with its bit. */
   uint32_t (*extra)(void *self, uint32_t row, const rapt_problem *cast, const rapt_facts *facts, rapt_reason *why,
                     uint32_t n);
   /* For a row that picks a member: 1 and *member (a row index of this backend), 0 = depends on a missing fact,
    * -1 = nobody recorded, 2 = none: a row that picks no member, or a call that no member takes; the row's own limits
-   * then count. Its verdict, classes and bans are else the member's. May be NULL. */
+   * then count. Its verdict, classes and bans are else the member's. Called as often as extra, for every row. */
   int (*pick)(void *self, uint32_t row, const rapt_problem *cast, const rapt_facts *facts, uint32_t *member);
-  /* Bytes of workspace a run needs with that many threads, from metadata alone. May be NULL = 0. */
+  /* Bytes of workspace a run needs with that many threads, from metadata alone; in every decision, for rows that can run.
+   * NULL: none. */
   size_t (*workspace)(void *self, uint32_t row, const rapt_problem *cast, uint32_t threads);
-  /* Picks the kernel; the only place that may allocate. *state goes to run and release. May be NULL. */
+  /* Picks the kernel; the only place that may allocate. Once a plan, so once for all equal one-shot calls while theirs is
+   * cached. *state (NULL before) goes to run and release; cast lives until release. OK, NOMEM, DEVICE_ERROR or INTERNAL,
+   * anything else counts as INTERNAL; after a failure release is not called. NULL: no state. */
   rapt_status (*prepare)(void *self, uint32_t row, const rapt_problem *cast, uint32_t threads, void **state);
-  /* Full kernel name "<op>_<dtype>_<variant>_<isa>", a constant. May be NULL = the row's stem. */
+  /* Full kernel name "<op>_<dtype>_<variant>_<isa>", a constant; for the chosen row. NULL: the row's stem. */
   const char *(*kernel_name)(void *self, uint32_t row, const rapt_problem *cast);
+  /* Runs, after all checks of P4 and the casts; the run has been counted (`entered`). It writes every element of the
+   * outputs, allocates nothing and does not wait for a device. workspace: as many bytes as were asked, aligned to 64, NULL
+   * where none. stream: rapt_plan_run's, NULL in rapt_attention. Runs of one plan may overlap. Called under the default
+   * floating-point modes; what it sets of them on this thread is undone. OK, DEVICE_ERROR or INTERNAL, anything else counts as
+   * INTERNAL. NULL: rows of place host, which their binding runs, and rows that are data for what-ifs only. */
   rapt_status (*run)(void *self, uint32_t row, void *state, const rapt_problem *cast, const rapt_buffers *b,
                      void *workspace, void *stream);
-  void (*release)(void *self, void *state); /* may be NULL */
+  /* Once for each prepare that was OK, when the last user of the plan goes: on any thread, perhaps after
+   * rapt_ctx_destroy. */
+  void (*release)(void *self, void *state);
 } rapt_backend;
-#define RAPT_BACKEND_SIZE ((uint32_t)sizeof(rapt_backend))
+#define RAPT_BACKEND_SIZE ((uint32_t)sizeof(rapt_backend))   /* for constants */
+#define RAPT_BACKEND_INIT RAPT_SIZED(rapt_backend)
 
 /* Makes the rows of a backend take part in this context. Rows with an id that the tables already know replace those
- * rows' AVAIL "no provider registered"; place, can and limits are the registered ones. OK, ABI (VERSION: api_version),
+ * rows' AVAIL "no provider registered"; place, can and limits are the registered ones. Names stay whose they are: ids of
+ * rapt's own rows (cpu.., ref), ids that another provider registered, and ids, aliases or displays that speak of another
+ * backend's rows are ARG, UNKNOWN_NAME; the same provider (equal self and name) may register its rows again. Aliases are
+ * of a-z 0-9 _ . -. Without run a row of place first is ARG (NULL, run) and one of place opt-in is data: AVAIL here,
+ * decided by its package's facts in a what-if. OK, ABI (VERSION: api_version),
  * ARG (UNKNOWN_FIELD, UNKNOWN_NAME, SYNTAX: a row's text), NOMEM. Plans made before keep running as they are. */
 RAPT_API rapt_status rapt_backend_register(rapt_ctx *ctx, const rapt_backend *backend, rapt_reason *why);
 
@@ -153,6 +181,11 @@ RAPT_API const rapt_backend *rapt_backend_known(const char *row);
 
 /* One more run of a host row, which the binding has just run itself (D28). i: index of rapt_row_get. ARG: no such row. */
 RAPT_API rapt_status rapt_row_enter(rapt_ctx *ctx, uint32_t i);
+
+/* The same where the binding has the report of the call that chose the host row, in place of rapt_row_enter, once a run:
+ * counts the run, and from then on the report says that the row ran (R1, R3): its text, and `ran` of rapt_decision. Not
+ * while another thread reads this report. OK; ARG: no report, or one that chose no host row. */
+RAPT_API rapt_status rapt_report_entered(rapt_report *report);
 
 #ifdef __cplusplus
 }

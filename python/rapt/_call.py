@@ -4,8 +4,10 @@
 import operator
 import threading
 
+import numpy as np
+
 from . import _rapt
-from ._errors import CODE, DTYPE, FIELD, argument_error, failed, wrong
+from ._errors import CODE, DTYPE, FIELD, STATUS, BackendError, argument_error, failed, refuse, wrong
 from ._policy import resolve
 from ._report import Report, set_last
 
@@ -23,10 +25,14 @@ KEYWORDS = (
 
 
 class Context:
-    """A context of the core, made at the first call so that the environment holds which the user has set by then."""
+    """A context of the core, made at the first call so that the environment holds which the user has set by then.
 
-    def __init__(self, setup=None):
-        self._setup, self._handle, self._lock, self._index = setup, None, threading.Lock(), {}
+    facts: a facts string makes a context for what-ifs (D20)."""
+
+    def __init__(self, setup=None, facts=None):
+        self._setup, self._options = setup, {} if facts is None else {"facts": facts}
+        self._handle, self._lock, self._index = None, threading.Lock(), {}
+        self.seen = {}                  # what a binding keeps of calls that ran, by what it knows them again
 
     @property
     def handle(self):
@@ -38,7 +44,7 @@ class Context:
 
     def _make(self):
         try:
-            handle = _rapt.ctx_create({})
+            handle = _rapt.ctx_create(self._options)
             if self._setup is not None:
                 self._setup(handle)
         except _rapt.Fault as fault:
@@ -49,6 +55,13 @@ class Context:
         """How often each row has run: {id: count} (R1)."""
         return {row[0]: row[6] for row in _rapt.ctx_rows(self.handle)}
 
+    def keep(self, key, entry):
+        """As many as the core has plans (P8); the oldest goes first."""
+        with self._lock:
+            if len(self.seen) >= 256:
+                del self.seen[next(iter(self.seen))]
+            self.seen[key] = entry
+
     def row_index(self, row):
         """The number of a row. Rows are only ever added, so a number once known stays."""
         if row not in self._index:
@@ -56,72 +69,129 @@ class Context:
         return self._index[row]
 
 
-def _corner(text, field, names):
-    if text in CORNERS:
-        return CORNERS[text], None
-    kind, _, number = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if kind == "off" and number.removeprefix("-").isdigit():
-        return OFFSET, int(number)
-    raise wrong("ALIGNMENT", "align", f"{field}={text!r}", '"tl", "br" or "off:N"', names)
+_what_if, _what_if_lock = {}, threading.Lock()
+
+
+def what_if(facts):
+    """The context of a facts string; the last sixteen are kept."""
+    if not isinstance(facts, str) or not facts.strip():
+        raise refuse("facts", repr(facts), 'a facts string such as "cuda cc=9.0" is needed')
+    with _what_if_lock:
+        if facts not in _what_if:
+            if len(_what_if) == 16:
+                del _what_if[next(iter(_what_if))]
+            _what_if[facts] = Context(facts=facts)
+        return _what_if[facts]
+
+
+def kind_of(facts):
+    """The device kind that a facts string speaks of; the context, made first, has refused any other word."""
+    what_if(facts).handle
+    return KINDS[facts.split()[0]]
+
+
+def flag(value, name):
+    """A switch is a bool: a text such as "no" must not count as true."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise refuse(name, repr(value), "True or False is needed")
+
+
+def number(value, name):
+    try:
+        if not isinstance(value, (bool, str, bytes)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise refuse(name, repr(value), "a number is needed")
+
+
+def integer(value, name, want="an integer is needed", code="UNKNOWN_FIELD", low=-2**63):
+    try:
+        if not isinstance(value, bool) and low <= operator.index(value) < 2**63:
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise refuse(name, repr(value), want, code)
+
+
+def _corner(text, field):
+    if isinstance(text, str):
+        if text in CORNERS:
+            return CORNERS[text], None
+        kind, _, digits = text.partition(":")
+        if kind == "off" and digits.removeprefix("-").isdecimal():
+            return OFFSET, integer(int(digits), field, "the offset must fit 64 bits")
+    also = "True, False, " if field == "causal" else ""
+    raise refuse(field, repr(text), f'{also}"tl", "br" or "off:N" is needed', "ALIGNMENT")
 
 
 def _offset(value):
-    try:
-        return OFFSET, operator.index(value)
-    except TypeError:                   # an array, one number a batch entry
-        return OFFSET_ARRAY, None
+    if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0:
+        return OFFSET_ARRAY, None       # one number a batch entry
+    return OFFSET, integer(value, "q_offset", "an integer that fits 64 bits, or an int64 array [B], is needed")
 
 
-def _position(options, causal, align, q_offset, names):
+def _position(options, causal, align, q_offset):
     """causal, align and q_offset: one corner, however it was said (M2)."""
     said = {}
+    if isinstance(causal, np.bool_):
+        causal = bool(causal)
     if causal is not None and causal is not False:
         options["causal"] = True
         if causal is not True:
-            said["causal"] = _corner(causal, "causal", names)
+            said["causal"] = _corner(causal, "causal")
     if align is not None:
-        said["align"] = _corner(align, "align", names)
+        said["align"] = _corner(align, "align")
     if q_offset is not None:
         said["q_offset"] = _offset(q_offset)
     if len(set(said.values())) > 1:
-        raise wrong("ALIGNMENT", "align", " and ".join(said), "named once", names)
+        given = {"causal": causal, "align": align, "q_offset": q_offset}
+        raise refuse(" and ".join(f"{name}={given[name]!r}" for name in said), "more than one position of query row 0",
+                     "name it once", "ALIGNMENT")
     for alignment, offset in said.values():
         options["alignment"] = alignment
         if offset is not None:
             options["q_offset"] = offset
 
 
-def _choice(value, table, field, names):
+def _choice(value, table, name):
     if isinstance(value, str) and value in table:
         return table[value]
-    raise wrong("UNKNOWN_FIELD", field, repr(value), "one of " + ", ".join(table), names)
+    raise refuse(name, repr(value), "one of " + ", ".join(table) + " is needed")
 
 
-def _pair(window, names):
+def _pair(window):
+    want = "two integers are needed, left and right, -1 for an open side"
     try:
         left, right = window
-        return left.__index__(), right.__index__()
-    except (TypeError, ValueError, AttributeError):
-        raise wrong("WINDOW", "window", repr(window), "two integers, left and right", names) from None
+    except (TypeError, ValueError):
+        raise refuse("window", repr(window), want, "WINDOW") from None
+    return tuple(integer(side, f"window={window!r}: {where}", want, "WINDOW", -1)
+                 for side, where in ((left, "left"), (right, "right")))
 
 
 def _flags(options, return_lse, strict, mixed_kv):
-    if return_lse:
-        options["want_lse"] = True
-    if strict:
-        options["strict"] = True
-    if mixed_kv:
-        options["mixed_kv"] = True
+    for field, name, value in (("want_lse", "return_lse", return_lse), ("strict", "strict", strict),
+                               ("mixed_kv", "mixed_kv", mixed_kv)):
+        if value is not None and flag(value, name):
+            options[field] = True
 
 
-def _autocast(options, value, kind, names):
+def _autocast(options, value, kind):
     """value: None or "off", "auto", or a dtype's name; kind: the device type of the tensors (A1)."""
-    if value is None or value == "off" or value is False:
+    if value is None or value is False or isinstance(value, str) and value == "off":
         return
-    code = 0 if value == "auto" else DTYPE.get(value) if isinstance(value, str) else None
+    code = None
+    if isinstance(value, str):
+        code = 0 if value == "auto" else DTYPE.get(value)
     if code is None:
-        raise wrong("AUTOCAST_DTYPE", "autocast", repr(value), "fp16, bf16 or fp32", names)
+        raise refuse("autocast", repr(value), '"auto", "fp16", "bf16", "fp32" or "off" is needed', "AUTOCAST_DTYPE")
     options["autocast_dtype"], options["autocast_device"] = code, kind
+
+
+def _own(names, field):
+    return (names and names[FIELD[field]]) or field
 
 
 def build_options(kind, names, *, causal=None, align=None, window=None, scale=None, softcap=None, q_offset=None,
@@ -129,18 +199,18 @@ def build_options(kind, names, *, causal=None, align=None, window=None, scale=No
                   verify=None, require=None, prefer=None, forbid=None, autocast=None):
     """The fields of a problem that are no tensors. kind: the device type's number."""
     options = {}
-    _position(options, causal, align, q_offset, names)
+    _position(options, causal, align, q_offset)
     if window is not None:
-        options["window_left"], options["window_right"] = _pair(window, names)
+        options["window_left"], options["window_right"] = _pair(window)
     for name, value in (("scale", scale), ("softcap", softcap), ("dropout", dropout)):
         if value is not None:
-            options[name] = float(value)
+            options[name] = number(value, _own(names, name))
     if determinism is not None:
-        options["determinism"] = _choice(determinism, DETERMINISM, "determinism", names)
-    if verify:
-        options["verify"] = int(verify)
+        options["determinism"] = _choice(determinism, DETERMINISM, "determinism")
+    if verify is not None and integer(verify, "verify", "a number of rows is needed", low=0):
+        options["verify"] = min(int(verify), 2**32 - 1)
     _flags(options, return_lse, strict, mixed_kv)
-    _autocast(options, autocast, kind, names)
+    _autocast(options, autocast, kind)
     resolve(options, require, prefer, forbid, memory_limit)
     return options
 
@@ -184,7 +254,7 @@ def prepare(tensors, options, names):
     except _rapt.Fault as fault:
         raise argument_error(fault.args[1:], names) from None
     except (OverflowError, TypeError) as error:
-        raise wrong("UNKNOWN_FIELD", "text", error, "a number in range", names) from None
+        raise refuse("an argument", error, "a number in range is needed") from None
 
 
 def explain(ctx, call, names):
@@ -212,17 +282,37 @@ def output(ctx, call, field, names, addition=""):
     raise argument_error(reason, names, report)
 
 
-def run(ctx, call, names, addition=""):
-    """Runs a prepared call; (report, True), or (report, False) where the row that was chosen is the binding's to run."""
+def attempt(ctx, call, names):
+    """Runs a prepared call: (status, report). HOST in place of a status: the chosen row is the binding's to run, and
+    nothing ran."""
     status, handle = _rapt.attention(ctx.handle, call)
     report = Report(handle, names) if handle is not None else None
-    if status and report is not None and _is_host(report.error):
-        return decide(ctx, call, names, addition), False
+    if status and report is not None and report.error and report.error[:2] == _BINDINGS_OWN:
+        return HOST, report
+    return status, report
+
+
+HOST, _BINDINGS_OWN = -1, (CODE["NULL"], FIELD["run"])
+
+
+def run(ctx, call, names, addition=""):
+    """The report of a call that ran; an exception for one that did not."""
+    status, report = attempt(ctx, call, names)
     set_last(report)
     if status:
         raise failed(status, report, names, addition)
-    return report, True
+    return report
 
 
-def _is_host(reason):
-    return reason is not None and reason[0] == CODE["NULL"] and reason[1] == FIELD["run"]
+def again(ctx, call, report, *pointers):
+    """Runs a call that has run before on other memory: True. False: it must be made anew, and nothing ran."""
+    status = _rapt.again(ctx.handle, call, *pointers)
+    if status == 0:
+        set_last(report)
+        return True
+    if status in _FAILED:
+        raise BackendError(f"{_rapt.STATUSES[status]}: {report.row} failed while it ran, outputs are undefined")
+    return False
+
+
+_FAILED = (STATUS["DEVICE_ERROR"], STATUS["INTERNAL"])

@@ -122,6 +122,7 @@ typedef struct provider {
 typedef struct context {
   rapt_ctx *ctx;
   provider *providers;
+  unsigned generation;
 } context;
 
 static void provider_free(provider *p)
@@ -157,6 +158,20 @@ rapt_ctx *as_ctx(PyObject *const *args, Py_ssize_t n, Py_ssize_t want)
 {
   context *c = as_context(args, n, want);
   return c ? c->ctx : NULL;
+}
+
+unsigned ctx_generation(PyObject *ctx)
+{
+  context *c = PyCapsule_GetPointer(ctx, CTX_NAME);
+  return c ? c->generation : 0;
+}
+
+/* ctx_age(ctx) -> int: changes whenever rows are registered, and what was decided before may no longer hold */
+PyObject *ctx_age(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  context *c = as_context(args, n, 1);
+  return c ? PyLong_FromUnsignedLong(c->generation) : NULL;
 }
 
 /* ctx_create(options) -> ctx */
@@ -343,6 +358,7 @@ PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n)
     provider_free(p);
     return raise_fault(st, &why);
   }
+  c->generation++;
   p->next = c->providers;               /* kept for the context's life, as provider.h asks */
   c->providers = p;
   Py_RETURN_NONE;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions of the package, and how a fault of the core becomes one (E3, E8)."""
 
+import difflib
+
 from . import _rapt
 
 CODE = {name: value for value, name in enumerate(_rapt.CODES)}
@@ -47,11 +49,16 @@ def wrong(code, field, got, want, names=None, axis=-1):
     return argument_error((CODE[code], FIELD[field], axis, -1, str(got), str(want)), names)
 
 
+def refuse(name, got, want, code="UNKNOWN_FIELD"):
+    """A fault of an argument that the core has no field for, or that never gets as far as the core."""
+    return ArgumentError(f"{code}: {name} is {got}; {want}.", code, name, str(got), str(want))
+
+
 def unknown_keyword(name, known):
-    reason = (CODE["UNKNOWN_FIELD"], FIELD["text"], -1, -1, "", "known are " + ", ".join(known))
-    names = [None] * len(_rapt.FIELDS)
-    names[FIELD["text"]] = name
-    return argument_error(reason, tuple(names))
+    close = difflib.get_close_matches(name, known, 3, 0.5)
+    close += [other for other in known if name in other.split("_") + [other[:len(name)]] and other not in close]
+    hint = f"did you mean {' or '.join(close[:3])}?" if close else "help() of the function lists the keywords"
+    return ArgumentError(f"UNKNOWN_FIELD: {name} is not accepted; {hint}", "UNKNOWN_FIELD", name, name, hint)
 
 
 def failed(status, report, names, addition=""):

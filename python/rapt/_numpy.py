@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from . import _call
-from ._errors import DTYPE, unknown_keyword, wrong
+from . import _call, _policy
+from ._errors import DTYPE, refuse, unknown_keyword, wrong
 
 _NAMES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "bool", "uint8": "uint8",
@@ -14,6 +14,7 @@ _NAMES = {
 _LAYOUTS = ("bhsd", "bshd", "sbhd", "hsd", "shd")
 
 context = _call.Context()
+_policy.contexts.append(context)
 
 _LENT_AS = {DTYPE["bf16"]: np.uint16, DTYPE["fp8e4m3"]: np.uint8, DTYPE["fp8e5m2"]: np.uint8}
 
@@ -48,25 +49,44 @@ def _buffer(array, code):
 
 
 def _tensor(array, name):
+    _check(array, name)
+    return _buffer(array, _codes[array.dtype])
+
+
+def _check(array, name):
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be a NumPy array, not {type(array).__name__}")
-    code = _codes[array.dtype]
-    if not code:
-        raise wrong("DTYPE", name, array.dtype.newbyteorder("=").name if not array.dtype.isnative else array.dtype.name,
-                    "a native dtype: float16, bfloat16, float32 or float64")
-    return _buffer(array, code)
+    if isinstance(array, np.ma.MaskedArray):            # its mask would be ignored
+        raise refuse(name, "a numpy.ma.MaskedArray", "a plain array is needed, with mask= for what is hidden", "DTYPE")
+    if not array.dtype.isnative:
+        raise refuse(name, f"{array.dtype.name} in the byte order of another machine",
+                     'this machine\'s is needed: .astype(dtype.newbyteorder("="))', "DTYPE")
+    if not _codes[array.dtype]:
+        raise refuse(name, array.dtype.name, "float16, bfloat16, float32 or float64 is needed", "DTYPE")
 
 
 def _dense(array, name):
+    if isinstance(array, (list, tuple)):
+        array = np.asarray(array)
+    _check(array, name)
     array = np.ascontiguousarray(array)
-    tensor = _tensor(array, name)
-    return tensor, tensor[1], array.shape
+    return _tensor(array, name), _codes[array.dtype], array.shape
+
+
+_ON_DEVICE = ("q", "k", "v", "mask", "bias")
+
+
+def _elsewhere(tensors, kind):
+    """The same arrays as a device of that kind would have them, without memory."""
+    for name, (array, code) in tensors.items():
+        strides = [stride // array.itemsize for stride in array.strides]
+        tensors[name] = (0, code, array.shape, strides, kind if name in _ON_DEVICE else 0, 0)
 
 
 def _order(layout, rank):
     """Memory axis of each logical axis, for arrays whose axes stand in the order of `layout`."""
     if layout not in _LAYOUTS:
-        raise wrong("UNKNOWN_FIELD", "text", f"layout={layout!r}", "one of " + ", ".join(_LAYOUTS))
+        raise refuse("layout", repr(layout), "one of " + ", ".join(_LAYOUTS) + " is needed")
     axes = layout if rank == 4 else layout.replace("b", "")
     if len(axes) != rank:
         raise wrong("RANK", "q", rank, "3 or 4, as the layout says")
@@ -88,23 +108,28 @@ def _logical(arrays, order):
     return [np.broadcast_to(a, (batch, *a.shape[1:])) if a.shape[0] == 1 != batch else a for a in arrays]
 
 
-def _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown):
+def _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown, kind=0):
     for name in unknown:
         raise unknown_keyword(name, ["layout", *_ARRAYS, *_call.KEYWORDS])
     if not isinstance(q, np.ndarray) or not isinstance(k, np.ndarray) or not isinstance(v, np.ndarray):
         raise TypeError("q, k and v must be NumPy arrays; tensors of a framework go through its own module")
+    for name, array in zip("qkv", (q, k, v)):
+        _check(array, name)
     order = _order(layout, q.ndim)
     arrays = _logical([q, k, v], order)
     tensors = {name: _tensor(array, name) for name, array in zip("qkv", arrays)}
     for name, array in (("mask", mask), ("bias", bias)):
         if array is not None:
             tensors[name] = _tensor(array, name)
-    options = _call.build_options(0, None, **keywords)
+    options = _call.build_options(kind, None, **keywords)
     if options.get("alignment") == _call.OFFSET_ARRAY:
         lengths = {**lengths, "q_offset": keywords["q_offset"]}
     batch = arrays[0].shape[0] if arrays[0].ndim == 4 else 1
     _call.add_lengths(options, tensors, batch, None, _dense, **lengths)
     _call.add_extras(options, tensors, sinks, slopes, None, _dense)
+    if kind:
+        options["assume_finite"] = True                         # H3
+        _elsewhere(tensors, kind)
     return _call.prepare(tensors, options, None), order
 
 
@@ -152,13 +177,16 @@ def attention(q, k, v, *, layout="bhsd", mask=None, bias=None, causal=None, alig
 
 
 def explain(q, k, v, *, layout="bhsd", mask=None, bias=None, sinks=None, slopes=None, q_len=None, kv_len=None,
-            cu_q=None, cu_k=None, seed=None, offset=None, **keywords):
-    """The report of the same call to attention(), without running anything: legal, refused or faulty alike."""
+            cu_q=None, cu_k=None, seed=None, offset=None, facts=None, **keywords):
+    """The report of the same call to attention(), without running anything: legal, refused or faulty alike.
+
+    facts: a facts string such as "cuda cc=9.0 flash-attn=2.8.3" asks for a machine that is not here; the arrays then count
+    as lying on that device."""
     unknown = [name for name in keywords if name not in _call.KEYWORDS]
     lengths = {"q_len": q_len, "kv_len": kv_len, "cu_q": cu_q, "cu_k": cu_k}
-    call, _ = _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown)
-    _, report = _call.explain(context, call, None)
-    return report
+    where, kind = (context, 0) if facts is None else (_call.what_if(facts), _call.kind_of(facts))
+    call, _ = _prepare(q, k, v, layout, mask, bias, sinks, slopes, lengths, keywords, unknown, kind)
+    return _call.explain(where, call, None)[1]
 
 
 def report_line(site, dtypes=None, devices=None):
@@ -171,5 +199,3 @@ def report_line(site, dtypes=None, devices=None):
     except _call._rapt.Fault as fault:
         raise _call.argument_error(fault.args[1:], None) from None
     return text
-
-

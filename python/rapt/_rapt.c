@@ -3,6 +3,7 @@
  * need nothing but the stable ABI of Python 3.11. What an argument means is decided in the core; what it is called, and
  * which exception it becomes, in the Python files beside this one. Here: faults, calls, reports, the module. */
 #include "_rapt.h"
+#include "_torch_ops.h"
 
 #define CALL_NAME "rapt.call"
 #define REPORT_NAME "rapt.report"
@@ -76,6 +77,7 @@ typedef struct call {
   PyObject *keep;
   Py_buffer view[MAX_VIEWS];
   int n_views;
+  unsigned generation;                  /* of the context, when the call ran last with a report */
 } call;
 
 #define B(member) offsetof(rapt_buffers, member)
@@ -278,7 +280,7 @@ static void report_free(PyObject *capsule)
 }
 
 /* (status, report or None). The report keeps its context, and so the providers, alive. */
-static PyObject *answer(rapt_status st, rapt_report *report, PyObject *ctx)
+PyObject *answer(rapt_status st, rapt_report *report, PyObject *ctx)
 {
   if (st == RAPT_NOMEM) return PyErr_NoMemory();
   if (!report) return Py_BuildValue("(iO)", (int)st, Py_None);
@@ -298,6 +300,7 @@ static PyObject *ask(PyObject *const *args, Py_ssize_t n, int run)
   if (!k) return NULL;
   rapt_report *report = NULL;
   rapt_status st;
+  if (run) k->generation = ctx_generation(args[0]);
   Py_BEGIN_ALLOW_THREADS
   st = run ? rapt_attention(c, &k->p, &k->b, &report) : rapt_explain(c, &k->p, &report);
   Py_END_ALLOW_THREADS
@@ -307,6 +310,30 @@ static PyObject *ask(PyObject *const *args, Py_ssize_t n, int run)
 /* attention(ctx, call), explain(ctx, call) -> (status, report) */
 static PyObject *attention(PyObject *module, PyObject *const *args, Py_ssize_t n) { (void)module; return ask(args, n, 1); }
 static PyObject *explain(PyObject *module, PyObject *const *args, Py_ssize_t n) { (void)module; return ask(args, n, 0); }
+
+/* again(ctx, call, q, k, v, mask, bias, out, lse) -> status: the same problem on other memory, by address, 0 for none; no
+ * report. -1, and nothing ran: rows have been registered since the run that made its report. Many threads may use one
+ * call, so its own pointers stay as they are. */
+static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  static const size_t at[] = {B(q), B(k), B(v), B(mask), B(bias), B(out), B(lse)};
+  rapt_ctx *c = as_ctx(args, n, 2 + (Py_ssize_t)COUNT(at));
+  call *k = c ? PyCapsule_GetPointer(args[1], CALL_NAME) : NULL;
+  if (!k) return NULL;
+  if (k->generation != ctx_generation(args[0])) return PyLong_FromLong(-1);
+  rapt_buffers b = RAPT_BUFFERS_INIT;
+  for (size_t i = 0; i < COUNT(at); i++) {
+    void *ptr = PyLong_AsVoidPtr(args[2 + i]);
+    if (!ptr && PyErr_Occurred()) return NULL;
+    memcpy((char *)&b + at[i], &ptr, sizeof ptr);
+  }
+  rapt_status st;
+  Py_BEGIN_ALLOW_THREADS
+  st = rapt_attention(c, &k->p, &b, NULL);
+  Py_END_ALLOW_THREADS
+  return PyLong_FromLong((long)st);
+}
 
 static PyObject *problem_text(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
@@ -359,6 +386,15 @@ static PyObject *report_decision(PyObject *module, PyObject *const *args, Py_ssi
   return Py_BuildValue("(isssiI)", (int)d.status, d.row, d.kernel, d.level, (int)d.cast_dtype, (unsigned)d.casts);
 }
 
+/* report_entered(report) -> status: the binding has just run the host row of this report itself (D28, R1) */
+static PyObject *report_entered(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  rapt_report *r = n == 1 ? PyCapsule_GetPointer(args[0], REPORT_NAME) : NULL;
+  if (!r) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "a report");
+  return PyLong_FromLong((long)rapt_report_entered(r));
+}
+
 /* report_error(report) -> the tuple of Fault, or None */
 static PyObject *report_error(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
@@ -402,17 +438,25 @@ static PyMethodDef methods[] = {
   FAST(attach, "attach(call, name, tensor)"),
   FAST(attention, "attention(ctx, call) -> (status, report)"),
   FAST(explain, "explain(ctx, call) -> (status, report)"),
+  FAST(again, "again(ctx, call, q, k, v, mask, bias, out, lse) -> status"),
   FAST(problem_text, "problem_text(call) -> str"),
   FAST(ctx_create, "ctx_create(options) -> ctx"),
   FAST(ctx_rows, "ctx_rows(ctx) -> list"),
   FAST(ctx_facts, "ctx_facts(ctx) -> str"),
   FAST(ctx_enter, "ctx_enter(ctx, row)"),
+  FAST(ctx_age, "ctx_age(ctx) -> int"),
   FAST(ctx_line, "ctx_line(ctx, family, dtypes, devices) -> (text, undecided)"),
   FAST(ctx_register, "ctx_register(ctx, name, rows, run, facts, place)"),
   FAST(report_format, "report_format(report, form, names) -> str"),
   FAST(report_decision, "report_decision(report) -> tuple"),
+  FAST(report_entered, "report_entered(report) -> status"),
   FAST(report_error, "report_error(report) -> tuple or None"),
   FAST(reason_text, "reason_text(reason, names) -> str"),
+  FAST(ops_register, "ops_register(make_context, merge_policy)"),
+  FAST(ops_override, "ops_override(on)"),
+  FAST(ops_scope, "ops_scope(change)"),
+  FAST(ops_report, "ops_report() -> (status, report) or None"),
+  FAST(ops_forget, "ops_forget()"),
   {NULL, NULL, 0, NULL},
 };
 

@@ -32,6 +32,9 @@ extern PyObject *fault_type;            /* _rapt.Fault: args (status, code, fiel
 PyObject *reason_tuple(rapt_status status, const rapt_reason *r);
 PyObject *raise_fault(rapt_status status, const rapt_reason *r);       /* NULL, always */
 
+/* (status, report or None). The report keeps its context, a capsule, and so the providers, alive. */
+PyObject *answer(rapt_status st, rapt_report *report, PyObject *ctx);
+
 /* The arrays of rapt_buffers. */
 typedef struct slot { const char *name; size_t at; int writable; } slot;
 #define N_SLOTS 14
@@ -39,10 +42,12 @@ extern const slot slots[N_SLOTS];
 
 /* The handle behind a context capsule: args[0] of n arguments, checked against `want`. */
 rapt_ctx *as_ctx(PyObject *const *args, Py_ssize_t n, Py_ssize_t want);
+unsigned ctx_generation(PyObject *ctx);         /* how often rows have been registered */
 PyObject *ctx_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_rows(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_facts(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_enter(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_age(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_line(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n);
 #endif

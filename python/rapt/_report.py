@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision of one call as a Python object, and the last one of this task and thread."""
+"""The decision of one call as a Python object, and the last one of this task and thread.
+
+A report lives in the core, or, once it was pickled, as the texts and numbers that the core gave of it."""
 
 import contextvars
 import json
@@ -17,18 +19,38 @@ class Report:
     """What a call did or would do, and what kept every other row from doing it (R2). str() is the short
     text form, `text` the one with every row and reason."""
 
-    __slots__ = ("_handle", "_names", "_json", "_decision")
+    __slots__ = ("_handle", "_names", "_json", "_decision", "_saved", "notes")
 
-    def __init__(self, handle, names=None):
-        self._handle, self._names, self._json, self._decision = handle, names, None, None
+    def __init__(self, handle, names=None, notes=()):
+        self._handle, self._names, self._json, self._decision, self._saved = handle, names, None, None, None
+        self.notes = tuple(notes)       # what the binding did to the arguments before the core saw them
+
+    def __reduce__(self):
+        forms = tuple(self._form(form) for form in (_TEXT, _JSON, _BRIEF))
+        return _restored, ((forms, self.decision, self.error), self.notes)
+
+    def _form(self, form):
+        if self._saved is not None:
+            return self._saved[0][form]
+        return _rapt.report_format(self._handle, form, self._names)
+
+    def _noted(self, text):
+        lines = "".join(f"  {'binding':<11}{note}\n" for note in self.notes)
+        head, newline, rest = text.partition("\n")
+        return head + newline + lines + rest
+
+    def entered(self):
+        """The binding has just run the row of this report itself: counts that, and from now on the report says so."""
+        _rapt.report_entered(self._handle)
+        return self
 
     def __str__(self):
-        return _rapt.report_format(self._handle, _BRIEF, self._names)
+        return self._noted(self._form(_BRIEF))
 
     @property
     def text(self):
         """The text form with every row and every reason."""
-        return _rapt.report_format(self._handle, _TEXT, self._names)
+        return self._noted(self._form(_TEXT))
 
     def __repr__(self):
         return f"<rapt report: {self.status} {self.row or 'no row'}>"
@@ -36,7 +58,7 @@ class Report:
     @property
     def json_text(self):
         """The JSON form, byte for byte as the core writes it (R6)."""
-        return _rapt.report_format(self._handle, _JSON, self._names)
+        return self._form(_JSON)
 
     @property
     def json(self):
@@ -49,12 +71,15 @@ class Report:
     def decision(self):
         """(status, row, kernel, level, cast_dtype, casts) as numbers and ids."""
         if self._decision is None:
-            self._decision = _rapt.report_decision(self._handle)
+            saved = self._saved
+            self._decision = saved[1] if saved is not None else _rapt.report_decision(self._handle)
         return self._decision
 
     @property
     def error(self):
         """(code, field, axis, index, got, want) of a call with a fault, else None."""
+        if self._saved is not None:
+            return self._saved[2]
         fault = _rapt.report_error(self._handle)
         return None if fault is None else fault[1:]
 
@@ -89,10 +114,20 @@ class Report:
         raise KeyError(row)
 
 
+def _restored(saved, notes):
+    report = Report(None, None, notes)
+    report._saved = saved
+    return report
+
+
 _last = contextvars.ContextVar("rapt.last_report", default=None)
 set_last = _last.set
 
 
 def last_report():
     """The report of the last rapt call of this task and thread; None before the first."""
-    return _last.get()
+    last = _last.get()
+    if callable(last):                  # a report that is made when it is asked for
+        last = last()
+        set_last(last)
+    return last

@@ -55,7 +55,13 @@ static rapt_status ready(rapt_plan *plan, const rapt_buffers *b, rapti_arena **a
                          rapt_reason *why) {
   rapt_ctx *ctx = plan->d.ctx;
   rapt_status st = rapti_plan_runnable(plan, why);
+  bool host = st != RAPT_OK;                /* its decision was logged; the binding goes on from here (D28) */
+  if (st == RAPT_OK && !b) {
+    rapti_reason_set(why, RAPT_CODE_NULL, RAPT_FIELD_BUFFERS, -1, -1);
+    st = RAPT_ARG;
+  }
   if (st == RAPT_OK) st = rapti_check_run(plan, b, NULL, why);
+  if (st != RAPT_OK && !host) rapti_log_fault(ctx, &plan->d.problem, st, why);
   st = rapti_report_for(ctx, plan->d.registry, &plan->d.problem, st, why, report);
   if (st == RAPT_OK && plan->d.workspace) {
     *arena = arena_take(ctx, plan->d.workspace);
@@ -73,32 +79,34 @@ static rapt_status run(rapt_plan *plan, const rapt_buffers *b, rapt_report **rep
     *report = NULL;
   }
   if (st != RAPT_OK) return st;
-  st = rapti_plan_execute(plan, b, arena ? arena->data : NULL, NULL);
+  st = rapti_plan_execute(plan, b, arena ? arena->data : NULL, NULL, &why);
   if (arena) arena_give(plan->d.ctx, arena);
+  if (st != RAPT_OK) rapti_log_fault(plan->d.ctx, &plan->d.problem, st, &why);
   if (report) {
     (*report)->ran = 1;
-    if (st != RAPT_OK) {
-      rapti_reason_set(&why, RAPT_CODE_NONE, RAPT_FIELD_RUN, -1, -1);
-      rapti_reason_got(&why, "%s", rapt_status_name((int32_t)st));
-      rapti_report_fail(*report, st, &why);
-    }
+    if (st != RAPT_OK) rapti_report_fail(*report, st, &why);
   }
   return st;
 }
 
 rapt_status rapt_attention(rapt_ctx *ctx, const rapt_problem *p, const rapt_buffers *b, rapt_report **report) {
   if (report) *report = NULL;
-  if (!ctx || !p || !b) return RAPT_ARG;
+  if (!ctx) return rapti_report_null(RAPT_FIELD_CTX, report);
   rapt_problem cut;
-  if (p->struct_size != sizeof *p) {
-    if (rapti_struct_check(p, sizeof *p, RAPT_FIELD_STRUCT_SIZE, NULL) != RAPT_OK) return RAPT_ABI;
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_status st;
+  if (!p || p->struct_size != sizeof *p) {
+    st = rapti_problem_readable(p, &why);
+    if (st != RAPT_OK) {
+      rapti_log_fault(ctx, NULL, st, &why);
+      return rapti_report_bare(ctx, st, &why, report);
+    }
     memcpy(&cut, p, sizeof cut);
     cut.struct_size = sizeof cut;
     p = &cut;
   }
-  rapt_reason why = RAPT_REASON_INIT;
   rapt_plan *plan;
-  rapt_status st = find_or_make(ctx, p, &plan, &why);
+  st = find_or_make(ctx, p, &plan, &why);
   if (st == RAPT_OK) {
     st = run(plan, b, report);
     rapti_plan_unref(plan);

@@ -35,6 +35,7 @@ rapt_status rapti_check_mix(const rapt_problem *cast, const int32_t given[4], ra
   if (dtypes_go_together(cast)) return RAPT_OK;
   char text[96];
   rapti_text t = rapti_text_begin(text, sizeof text);
+  bool elsewhere = (cast->has & RAPT_HAS_AUTOCAST) && cast->autocast_device != cast->device;
   const rapt_desc *after[3] = {&cast->q, &cast->k, &cast->v};
   for (int i = 0; i < 3; i++) {
     if (i) rapti_text_putc(&t, '/');
@@ -42,6 +43,12 @@ rapt_status rapti_check_mix(const rapt_problem *cast, const int32_t given[4], ra
     if (given[i] == after[i]->dtype) continue;
     rapti_text_put(&t, "->");
     rapti_text_put(&t, rapt_dtype_name(after[i]->dtype));
+  }
+  if (elsewhere) {
+    rapti_text_put(&t, "; autocast is on for ");
+    rapti_text_put(&t, rapti_kind_name(cast->autocast_device));
+    rapti_text_put(&t, ", the tensors are on ");
+    rapti_text_put(&t, rapti_kind_name(cast->device));
   }
   rapti_fault(why, RAPT_CODE_DTYPE_MIX, RAPT_FIELD_QKV);
   rapti_reason_got(why, "%s", text);
@@ -58,12 +65,14 @@ static rapt_status check_state(const rapt_problem *p, rapt_reason *why) {
     if (dtype >= RAPT_NONE && dtype <= RAPT_FP8E5M2) continue;
     rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, fields[i]);
     rapti_reason_got(why, "dtype %d", dtype);
+    rapti_reason_want(why, "dtypes are 0 to %d", RAPT_FP8E5M2);
     return RAPT_ARG;
   }
   bool active = p->has & RAPT_HAS_AUTOCAST;
   if (active || (p->autocast_dtype == 0 && p->autocast_device == 0)) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_AUTOCAST);
-  rapti_reason_want(why, "set RAPT_HAS_AUTOCAST");
+  rapti_reason_got(why, "%d@%d", p->autocast_dtype, p->autocast_device);
+  rapti_reason_want(why, "its bit in has is not set");
   return RAPT_ARG;
 }
 
@@ -71,8 +80,11 @@ rapt_status rapt_autocast_resolve(const rapt_problem *p, rapt_problem *cast_p, r
   rapt_status status = rapti_check_abi(p, why);
   if (status) return status;
   if (!cast_p || cast_p->struct_size < sizeof *cast_p) {
-    rapti_fault(why, cast_p ? RAPT_CODE_UNKNOWN_FIELD : RAPT_CODE_NULL, RAPT_FIELD_PROBLEM);
-    return cast_p ? RAPT_ABI : RAPT_ARG;
+    if (!cast_p) return rapti_fault(why, RAPT_CODE_NULL, RAPT_FIELD_PROBLEM);
+    rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
+    rapti_reason_got(why, "a rapt_problem of %lu bytes", (unsigned long)cast_p->struct_size);
+    rapti_reason_want(why, "this version's has %zu bytes", sizeof *cast_p);
+    return RAPT_ABI;
   }
   rapt_problem cast;
   memcpy(&cast, p, sizeof cast);

@@ -41,7 +41,7 @@ static rapt_status find_package(const char *s, size_t n, int32_t *package, rapt_
   rapti_text_end(&t);
   rapti_reason_set(why, RAPT_CODE_UNKNOWN_NAME, RAPT_FIELD_BACKEND, -1, -1);
   rapti_reason_got(why, "%s", name);
-  rapti_reason_want(why, "a package of the facts string");
+  rapti_reason_want(why, "a package of the facts string, such as torch or flash-attn");
   return RAPT_ARG;
 }
 
@@ -112,7 +112,7 @@ static rapt_status parse_cc_list(const char *text, rapti_cap *cap, rapt_reason *
     uint16_t unused;
     bool good = parse_cc(w.s, first, &r.low, &r.high);
     if (dash) good = good && parse_cc(dash + 1, w.n - first - 1, &unused, &r.high) && r.low <= r.high;
-    if (!good) return bad_text(why, text, "generations like 8.0-9.0 12.x 8.6?");
+    if (!good) return bad_text(why, text, "generations as in \"8.0-9.0 12.x\"");
     if (cap->n_cc == RAPTI_MAX_CC) return bad_text(why, text, "fewer generations in one row");
     cap->cc[cap->n_cc++] = r;
   }
@@ -135,7 +135,7 @@ static bool good_id(const char *id) {
 static bool in(int32_t v, int32_t low, int32_t high) { return v >= low && v <= high; }
 
 static rapt_status check_values(const rapt_row *row, rapt_reason *why) {
-  if (!good_id(row->id)) return bad_text(why, row->id ? row->id : "", "an id of a-z 0-9 _ .");
+  if (!good_id(row->id)) return bad_text(why, row->id ? row->id : "", "an id of a-z, 0-9, \".\" and \"_\"");
   const int32_t positive[] = {row->d_min, row->d_max, row->d_step, row->d_unknown_above, row->d_max_backward,
                               row->d_step_backward, row->dv_max, row->dv_step, row->max_b, row->max_hq, row->max_sq,
                               row->max_skv, row->min_sq, row->min_skv, row->ptr_align, row->bias_stride_bytes};
@@ -163,8 +163,8 @@ static rapt_status copy_row(const rapt_row *row, rapt_row *to, rapt_reason *why)
   for (size_t i = sizeof *to; good && i < row->struct_size; i++) good = bytes[i] == 0;
   if (!good) {
     rapti_reason_set(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE, -1, -1);
-    rapti_reason_got(why, "%zu", (size_t)row->struct_size);
-    rapti_reason_want(why, "%zu, or zeros behind it", sizeof *to);
+    rapti_reason_got(why, "a rapt_row of %zu bytes", (size_t)row->struct_size);
+    rapti_reason_want(why, "this version's has %zu bytes; what is longer must be zero behind them", sizeof *to);
     return RAPT_ABI;
   }
   memset(to, 0, sizeof *to);
@@ -188,7 +188,7 @@ rapt_status rapti_cap_compile(const rapt_row *row, rapti_cap *cap, rapt_reason *
   if (st == RAPT_OK && r->cc) st = parse_cc_list(r->cc, cap, why);
   if (st == RAPT_OK && r->isa) {
     cap->isa = rapti_isa_find(r->isa, strlen(r->isa));
-    if (cap->isa < 0) st = bad_text(why, r->isa, "a CPU level: scalar, avx2, avx512, ..");
+    if (cap->isa < 0) st = bad_text(why, r->isa, "scalar, avx2, avx512, avx512bf16, neon or neon_bf16");
   }
   return st;
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- Rows. Plain loops without branches, which the compiler turns into vector code for each level. ---- */
+/* ---- Rows. The plain loops of base/half.h, which the compiler turns into vector code for each level. ---- */
 
 typedef struct row_kernels {
   void (*widen_fp16)(const uint16_t *from, float *to, size_t n);
@@ -15,58 +15,19 @@ typedef struct row_kernels {
   void (*narrow_bf16)(const float *from, uint16_t *to, size_t n, bool saturate);
 } row_kernels;
 
-#define INF32 0x7f800000u
-
-/* c ? a : b without a branch: a floating-point operation behind one keeps gcc from vectorising, it might trap. */
-RAPTI_ALWAYS_INLINE uint32_t pick(bool c, uint32_t a, uint32_t b) {
-  const uint32_t mask = 0u - (uint32_t)c;
-  return (a & mask) | (b & ~mask);
-}
-
-RAPTI_ALWAYS_INLINE float fp16_value(uint32_t h) {
-  const uint32_t exponent = 0x7c00u << 13, bias = (127u - 15u) << 23;
-  uint32_t u = (h & 0x7fffu) << 13, e = u & exponent;
-  u += bias;
-  u += e == exponent ? bias : 0;          /* inf and NaN keep the largest exponent, and NaN is made quiet */
-  u |= (h & 0x7fffu) > 0x7c00u ? 0x400000u : 0;
-  float tiny = rapti_float32(u + (1u << 23)) - rapti_float32(bias + (1u << 23));
-  uint32_t magnitude = pick(e == 0, rapti_bits32(tiny), u);
-  return rapti_float32(magnitude | (h & 0x8000u) << 16);
-}
-
-RAPTI_ALWAYS_INLINE uint16_t fp16_bits(float f, uint32_t largest) {
-  uint32_t u = rapti_bits32(f), m = u & 0x7fffffffu, sign = u >> 16 & 0x8000u;
-  uint32_t normal = (m - (112u << 23) + 0xfffu + (m >> 13 & 1u)) >> 13;
-  normal = normal > 0x7c00u ? 0x7c00u : normal;
-  /* Adding 0.5 leaves a multiple of 2^-24 in the low bits, rounded by the addition. */
-  uint32_t tiny = rapti_bits32(rapti_float32(m) + 0.5f) - 0x3f000000u;
-  uint32_t r = pick(m < (113u << 23), tiny, normal);
-  r = m < INF32 && r > largest ? largest : r;
-  r = m > INF32 ? 0x7e00u | (m >> 13 & 0x3ffu) : r;
-  return (uint16_t)(r | sign);
-}
-
-RAPTI_ALWAYS_INLINE uint16_t bf16_bits(float f, uint32_t largest) {
-  uint32_t u = rapti_bits32(f), m = u & 0x7fffffffu;
-  uint32_t r = (m + 0x7fffu + (m >> 16 & 1u)) >> 16;
-  r = m < INF32 && r > largest ? largest : r;
-  r = m > INF32 ? m >> 16 | 0x40u : r;
-  return (uint16_t)(r | (u >> 16 & 0x8000u));
-}
-
 RAPTI_ALWAYS_INLINE void widen_fp16(const uint16_t *restrict from, float *restrict to, size_t n) {
-  for (size_t i = 0; i < n; i++) to[i] = fp16_value(from[i]);
+  for (size_t i = 0; i < n; i++) to[i] = rapti_fp16_to_f32(from[i]);
 }
 RAPTI_ALWAYS_INLINE void widen_bf16(const uint16_t *restrict from, float *restrict to, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = rapti_bf16_to_f32(from[i]);
 }
 RAPTI_ALWAYS_INLINE void narrow_fp16(const float *restrict from, uint16_t *restrict to, size_t n, bool saturate) {
   const uint32_t largest = saturate ? 0x7bffu : 0x7c00u;
-  for (size_t i = 0; i < n; i++) to[i] = fp16_bits(from[i], largest);
+  for (size_t i = 0; i < n; i++) to[i] = rapti_f32_to_fp16_within(from[i], largest);
 }
 RAPTI_ALWAYS_INLINE void narrow_bf16(const float *restrict from, uint16_t *restrict to, size_t n, bool saturate) {
   const uint32_t largest = saturate ? 0x7f7fu : 0x7f80u;
-  for (size_t i = 0; i < n; i++) to[i] = bf16_bits(from[i], largest);
+  for (size_t i = 0; i < n; i++) to[i] = rapti_f32_to_bf16_within(from[i], largest);
 }
 
 static void widen_fp16_base(const uint16_t *from, float *to, size_t n) { widen_fp16(from, to, n); }

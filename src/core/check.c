@@ -28,9 +28,22 @@ static rapt_status unknown_value(rapt_reason *why, int field, int64_t value, con
   return RAPT_ARG;
 }
 
+/* what: of the range, "" where it goes without saying. */
+static rapt_status unknown_enum(rapt_reason *why, int field, int64_t value, const char *what, int last) {
+  unknown_value(why, field, value, "");
+  rapti_reason_want(why, "%s0 to %d", what, last);
+  return RAPT_ARG;
+}
+
+static rapt_status unknown_words(rapt_reason *why, int field, const char *got, const char *want) {
+  unknown(why, field, want);
+  rapti_reason_got(why, "%s", got);
+  return RAPT_ARG;
+}
+
 static rapt_status unknown_bits(rapt_reason *why, int field, uint64_t bits) {
-  unknown(why, field, "a bit of this version");
-  rapti_reason_got(why, "bit %d", __builtin_ctzll(bits));
+  unknown(why, field, "this version has no such bit");
+  rapti_reason_got(why, "bit %d set", __builtin_ctzll(bits));
   return RAPT_ARG;
 }
 
@@ -43,23 +56,23 @@ rapt_status rapti_check_abi(const rapt_problem *p, rapt_reason *why) {
   while (at < size && bytes[at] == 0) at++;
   if (size > sizeof *p && at == size) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
-  if (size < sizeof *p) rapti_reason_got(why, "%lu", (unsigned long)size);
-  else rapti_reason_got(why, "%lu with byte %lu set", (unsigned long)size, (unsigned long)at);
-  rapti_reason_want(why, "%zu, or more with zeros behind", sizeof *p);
+  if (size < sizeof *p) rapti_reason_got(why, "a rapt_problem of %lu bytes", (unsigned long)size);
+  else rapti_reason_got(why, "a rapt_problem of %lu bytes, of which byte %lu is set", (unsigned long)size, (unsigned long)at);
+  rapti_reason_want(why, "this version's has %zu bytes; what is longer must be zero behind them", sizeof *p);
   return RAPT_ABI;
 }
 
 /* ---- Known fields (E6) ---- */
 
-/* What makes an absent tensor present. */
+/* Why a tensor is absent. */
 static const char *want_of_absent(int field) {
   switch (field) {
-    case RAPT_FIELD_LSE: return "set RAPT_WANT_LSE";
-    case RAPT_FIELD_DOUT: case RAPT_FIELD_DLSE: return "set a RAPT_GRAD flag";
-    case RAPT_FIELD_DQ: case RAPT_FIELD_DK: case RAPT_FIELD_DV: return "set RAPT_GRAD_Q, RAPT_GRAD_K or RAPT_GRAD_V";
-    case RAPT_FIELD_DBIAS: return "set RAPT_GRAD_BIAS";
-    case RAPT_FIELD_DSINKS: return "set RAPT_GRAD_SINKS";
-    default: return "set its dtype";
+    case RAPT_FIELD_LSE: return "lse is not asked for";
+    case RAPT_FIELD_DOUT: case RAPT_FIELD_DLSE: return "no gradient is asked for";
+    case RAPT_FIELD_DQ: case RAPT_FIELD_DK: case RAPT_FIELD_DV: return "no gradient of q, k or v is asked for";
+    case RAPT_FIELD_DBIAS: return "no gradient of bias is asked for";
+    case RAPT_FIELD_DSINKS: return "no gradient of sinks is asked for";
+    default: return "it has no dtype, so it is absent";
   }
 }
 
@@ -73,19 +86,34 @@ static bool dense_only(int field) {
   return field == RAPT_FIELD_SINKS || field == RAPT_FIELD_SLOPES || field == RAPT_FIELD_DSINKS;
 }
 
+/* What is set in the description of a tensor that should have nothing there. */
+static void got_setting(rapt_reason *why, const rapt_desc *d) {
+  if (d->dtype) rapti_reason_got(why, "dtype %s", rapt_dtype_name(d->dtype));
+  else if (d->ptr_align) rapti_reason_got(why, "ptr_align %d", (int)d->ptr_align);
+  else if (d->size[0] | d->size[1] | d->size[2] | d->size[3]) rapti_reason_got(why, "sizes");
+  else rapti_reason_got(why, "strides");
+}
+
 static rapt_status check_tensor(const rapt_problem *p, int field, rapt_reason *why) {
   const rapt_desc *d = rapti_desc(p, field);
   bool has = rapti_has_strides(p, field);
   int64_t strides = d->stride[0] | d->stride[1] | d->stride[2] | d->stride[3];
   int64_t sizes = d->size[0] | d->size[1] | d->size[2] | d->size[3];
-  if ((uint32_t)d->dtype > RAPT_FP8E5M2) return unknown_value(why, field, d->dtype, "a rapt_dtype");
+  if ((uint32_t)d->dtype > RAPT_FP8E5M2) {
+    unknown_enum(why, field, 0, "dtypes are ", RAPT_FP8E5M2);
+    rapti_reason_got(why, "dtype %d", d->dtype);
+    return RAPT_ARG;
+  }
   bool set = d->dtype || d->ptr_align || strides || sizes || has;
-  if (set && !rapti_tensor_present(p, field)) return unknown(why, field, want_of_absent(field));
-  if (has && dense_only(field)) return unknown(why, field, "it is dense and takes no strides");
-  if (!has && strides) return unknown(why, field, dense_only(field) ? "it is dense and takes no strides"
-                                                                    : "its RAPT_HAS_.._STRIDES bit for strides");
+  if (set && !rapti_tensor_present(p, field)) {
+    unknown(why, field, want_of_absent(field));
+    got_setting(why, d);
+    return RAPT_ARG;
+  }
+  if ((has || strides) && dense_only(field)) return unknown_words(why, field, "strides", "it is dense");
+  if (!has && strides) return unknown_words(why, field, "strides", "their bit in has is not set");
   for (int i = sizes_of(field); i < 4; i++)
-    if (d->size[i]) return unknown(why, field, "no size there: it follows B, Hq, Hkv, Sq, Skv, D, Dv");
+    if (d->size[i]) return unknown_words(why, field, "sizes", "they follow B, Hq, Hkv, Sq, Skv, D, Dv");
   return RAPT_OK;
 }
 
@@ -113,47 +141,57 @@ static rapt_status check_tensors(const rapt_problem *p, rapt_reason *why) {
 /* Enum values, in the order of rapt_problem. */
 static rapt_status check_enums(const rapt_problem *p, rapt_reason *why) {
   if ((uint32_t)p->alignment > RAPT_OFFSET_ARRAY)
-    return unknown_value(why, RAPT_FIELD_ALIGN, p->alignment, "a rapt_align");
+    return unknown_enum(why, RAPT_FIELD_ALIGN, p->alignment, "", RAPT_OFFSET_ARRAY);
   if ((uint32_t)p->determinism > RAPT_DET_BATCH)
-    return unknown_value(why, RAPT_FIELD_DETERMINISM, p->determinism, "a rapt_det");
+    return unknown_enum(why, RAPT_FIELD_DETERMINISM, p->determinism, "", RAPT_DET_BATCH);
   if (!index_dtype(p->q_len)) return unknown_value(why, RAPT_FIELD_Q_LEN, p->q_len, "RAPT_INT32, RAPT_INT64 or 0");
   if (!index_dtype(p->kv_len)) return unknown_value(why, RAPT_FIELD_KV_LEN, p->kv_len, "RAPT_INT32, RAPT_INT64 or 0");
   if (!index_dtype(p->cu)) return unknown_value(why, RAPT_FIELD_PACKED, p->cu, "RAPT_INT32, RAPT_INT64 or 0");
   if ((uint32_t)p->autocast_dtype > RAPT_FP8E5M2)
-    return unknown_value(why, RAPT_FIELD_AUTOCAST, p->autocast_dtype, "a rapt_dtype");
+    return unknown_enum(why, RAPT_FIELD_AUTOCAST, p->autocast_dtype, "dtypes are ", RAPT_FP8E5M2);
   if ((uint32_t)p->autocast_device >= RAPTI_KINDS)
-    return unknown_value(why, RAPT_FIELD_AUTOCAST, p->autocast_device, "a rapt_kind");
+    return unknown_enum(why, RAPT_FIELD_AUTOCAST, p->autocast_device, "device kinds are ", RAPTI_KINDS - 1);
   return RAPT_OK;
 }
 
 /* Numbers whose zero means something, set without their bit. NaN is not zero. */
 static rapt_status check_numbers(const rapt_problem *p, rapt_reason *why) {
+  static const char no_bit[] = "its bit in has is not set", no_cu[] = "the call is not packed";
   if (p->q_offset && p->alignment != RAPT_OFFSET)
-    return unknown(why, RAPT_FIELD_Q_OFFSET, "set alignment to RAPT_OFFSET");
-  if (!(p->has & RAPT_HAS_WINDOW) && (p->window[0] | p->window[1]))
-    return unknown(why, RAPT_FIELD_WINDOW, "set RAPT_HAS_WINDOW");
-  if (!(p->has & RAPT_HAS_AUTOCAST) && (p->autocast_dtype | p->autocast_device))
-    return unknown(why, RAPT_FIELD_AUTOCAST, "set RAPT_HAS_AUTOCAST");
+    return unknown_value(why, RAPT_FIELD_Q_OFFSET, p->q_offset, "alignment is not RAPT_OFFSET");
+  if (!(p->has & RAPT_HAS_WINDOW) && (p->window[0] | p->window[1])) {
+    unknown(why, RAPT_FIELD_WINDOW, no_bit);
+    rapti_reason_got(why, "%lld,%lld", (long long)p->window[0], (long long)p->window[1]);
+    return RAPT_ARG;
+  }
+  if (!(p->has & RAPT_HAS_AUTOCAST) && (p->autocast_dtype | p->autocast_device)) {
+    unknown(why, RAPT_FIELD_AUTOCAST, no_bit);
+    rapti_reason_got(why, "%s@%s", rapt_dtype_name(p->autocast_dtype), rapti_kind_name(p->autocast_device));
+    return RAPT_ARG;
+  }
   if (p->verify) return unknown_value(why, RAPT_FIELD_VERIFY, p->verify, "not in this version");
-  if (!p->cu && p->max_q) return unknown(why, RAPT_FIELD_MAX_Q, "set cu");
-  if (!p->cu && p->max_k) return unknown(why, RAPT_FIELD_MAX_K, "set cu");
-  if (!(p->has & RAPT_HAS_SCALE) && !(p->scale == 0)) return unknown(why, RAPT_FIELD_SCALE, "set RAPT_HAS_SCALE");
+  if (!p->cu && p->max_q) return unknown_value(why, RAPT_FIELD_MAX_Q, p->max_q, no_cu);
+  if (!p->cu && p->max_k) return unknown_value(why, RAPT_FIELD_MAX_K, p->max_k, no_cu);
+  if (!(p->has & RAPT_HAS_SCALE) && !(p->scale == 0)) {
+    unknown(why, RAPT_FIELD_SCALE, no_bit);
+    rapti_reason_got_double(why, p->scale);
+    return RAPT_ARG;
+  }
   if (!(p->has & RAPT_HAS_MEMORY_LIMIT) && p->memory_limit)
-    return unknown(why, RAPT_FIELD_MEMORY_LIMIT, "set RAPT_HAS_MEMORY_LIMIT");
+    return unknown_value(why, RAPT_FIELD_MEMORY_LIMIT, p->memory_limit, no_bit);
   return RAPT_OK;
 }
 
 /* Flags that say where an array lives, without the array. */
 static rapt_status check_places(const rapt_problem *p, rapt_reason *why) {
-  const char *missing = NULL;
-  if ((p->flags & RAPT_LENGTHS_ON_DEVICE) && !p->q_len && !p->kv_len) missing = "q_len or kv_len";
-  else if ((p->flags & RAPT_CU_ON_DEVICE) && !p->cu) missing = "cu";
-  else if ((p->flags & RAPT_OFFSET_ON_DEVICE) && p->alignment != RAPT_OFFSET_ARRAY) missing = "RAPT_OFFSET_ARRAY";
-  if (!missing) return RAPT_OK;
-  rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_FLAGS);
-  rapti_reason_got(why, "an ON_DEVICE flag without its array");
-  rapti_reason_want(why, "set %s", missing);
-  return RAPT_ARG;
+  bool lengths = p->q_len || p->kv_len, offsets = p->alignment == RAPT_OFFSET_ARRAY;
+  if ((p->flags & RAPT_LENGTHS_ON_DEVICE) && !lengths)
+    return unknown_words(why, RAPT_FIELD_FLAGS, "LENGTHS_ON_DEVICE set", "the call has neither q_len nor kv_len");
+  if ((p->flags & RAPT_CU_ON_DEVICE) && !p->cu)
+    return unknown_words(why, RAPT_FIELD_FLAGS, "CU_ON_DEVICE set", "the call is not packed");
+  if ((p->flags & RAPT_OFFSET_ON_DEVICE) && !offsets)
+    return unknown_words(why, RAPT_FIELD_FLAGS, "OFFSET_ON_DEVICE set", "the call has no array of offsets");
+  return RAPT_OK;
 }
 
 rapt_status rapti_check_known(const rapt_problem *p, rapt_reason *why) {
@@ -161,7 +199,7 @@ rapt_status rapti_check_known(const rapt_problem *p, rapt_reason *why) {
   if (stray) return unknown_bits(why, RAPT_FIELD_HAS, stray);
   if (p->flags & ~ALL_FLAGS) return unknown_bits(why, RAPT_FIELD_FLAGS, p->flags & ~ALL_FLAGS);
   if ((uint32_t)p->backward > 1) return unknown_value(why, RAPT_FIELD_BACKWARD, p->backward, "0 or 1");
-  if ((uint32_t)p->device >= RAPTI_KINDS) return unknown_value(why, RAPT_FIELD_DEVICE, p->device, "a rapt_kind");
+  if ((uint32_t)p->device >= RAPTI_KINDS) return unknown_enum(why, RAPT_FIELD_DEVICE, p->device, "", RAPTI_KINDS - 1);
   rapt_status status = check_tensors(p, why);
   if (status || (status = check_enums(p, why)) || (status = check_numbers(p, why))) return status;
   return check_places(p, why);
@@ -211,7 +249,7 @@ static rapt_status check_output(const rapt_problem *p, int field, rapt_reason *w
   rapti_fault(why, RAPT_CODE_OVERLAP, field);
   rapti_reason_got(why, "itself: strides %lld,%lld,%lld,%lld", (long long)stride[0], (long long)stride[1],
                    (long long)stride[2], (long long)stride[3]);
-  rapti_reason_want(why, "each stride beyond the reach of the smaller ones");
+  rapti_reason_want(why, "strides that each go beyond the reach of the smaller ones");
   return RAPT_ARG;
 }
 
@@ -227,7 +265,7 @@ static rapt_status check_alignment(const rapt_problem *p, int field, const int32
   if (declared == 0 || (declared >= element && declared > 0 && !(declared & (declared - 1)))) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_MEM_ALIGN, field);
   rapti_reason_got(why, "%lld", (long long)declared);
-  rapti_reason_want(why, declared < element ? "%lld" : "a power of two from %lld", (long long)element);
+  rapti_reason_want(why, declared < element ? "%lld" : "%lld or a larger power of two", (long long)element);
   return RAPT_ARG;
 }
 

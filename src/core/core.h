@@ -14,11 +14,27 @@ void rapti_reason_set(rapt_reason *why, int code, int field, int axis, int64_t i
 void rapti_reason_got(rapt_reason *why, const char *format, ...) RAPTI_PRINTF(2, 3);
 void rapti_reason_want(rapt_reason *why, const char *format, ...) RAPTI_PRINTF(2, 3);
 void rapti_reason_got_double(rapt_reason *why, double v);
+/* got from bytes of a caller's text: what does not print in ASCII becomes '?'. */
+void rapti_reason_got_bytes(rapt_reason *why, const char *s, size_t n);
+/* SYNTAX at byte `at` of text[0..len): got is the word there. */
+void rapti_syntax(rapt_reason *why, int field, const char *text, size_t len, size_t at, const char *want);
 
 typedef struct rapti_code_info {
-  const char *name, *sentence, *fault, *remedy;   /* sentence: as a reason of a row; fault: as a fault of the call */
+  const char *name, *sentence, *advice;           /* as a reason of a row: what is wrong, what helps */
+  const char *fault, *correction;                 /* likewise as a fault of the call; NULL: no such use */
 } rapti_code_info;
 const rapti_code_info *rapti_code_get(int code);  /* from codes.def */
+
+/* ---- Lists of legal names, for want ---- */
+
+/* "a, b, c"; where not all fits it ends in ", and more", never within a name. */
+typedef struct rapti_list { rapti_text text; bool cut; } rapti_list;
+rapti_list rapti_list_begin(char *buf, size_t n);
+void rapti_list_add(rapti_list *list, const char *s, size_t n);
+/* The name nearest to a misspelt word among those tried: one slip in up to five letters, two in more. best NULL: none. */
+typedef struct rapti_near { const char *word; size_t n; const char *best; size_t best_n; unsigned slips; } rapti_near;
+rapti_near rapti_near_begin(const char *word, size_t n);
+void rapti_near_try(rapti_near *near, const char *s, size_t n);
 
 /* ---- Names of dtypes, kinds, corners as the grammar spells them ---- */
 const char *rapti_kind_name(int kind);            /* "cuda"; "?" */

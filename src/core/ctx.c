@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The context: memory, lock, options, lifetime. */
+#include "base/float_state.h"
 #include "core/ctx.h"
 
 #include <pthread.h>
@@ -90,15 +91,16 @@ const char *rapti_block_copy(rapt_ctx *ctx, const char *s, size_t n) {
 
 /* ---- Structs of the caller ---- */
 
-rapt_status rapti_struct_check(const void *given, size_t known, int field, rapt_reason *why) {
+rapt_status rapti_struct_check(const void *given, size_t known, const char *name, rapt_reason *why) {
   uint32_t size;
   memcpy(&size, given, sizeof size);
   bool bad = size < known || size - known > MAX_TAIL;
   for (size_t i = known; !bad && i < size; i++) bad = ((const unsigned char *)given)[i] != 0;
   if (!bad) return RAPT_OK;
-  rapti_reason_set(why, RAPT_CODE_UNKNOWN_FIELD, field, -1, -1);
-  rapti_reason_got(why, "struct_size %lld", (long long)size);
-  rapti_reason_want(why, "struct_size %lld, zeroes behind it", (long long)known);
+  rapti_reason_set(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE, -1, -1);
+  rapti_reason_got(why, "a %s of %lld bytes%s", name, (long long)size, size > known ? ", not all zero at its end" : "");
+  rapti_reason_want(why, "this version's %s has %lld bytes; what is longer must be zero behind them", name,
+                    (long long)known);
   return RAPT_ABI;
 }
 
@@ -125,12 +127,11 @@ static rapt_status options_check(const rapt_ctx_opts *o, rapt_reason *why) {
   if (o->has & ~RAPT_HAS_MEMORY_LIMIT)
     return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_HAS, "an unknown bit", "RAPT_HAS_MEMORY_LIMIT or 0");
   if (o->memory_limit && !(o->has & RAPT_HAS_MEMORY_LIMIT))
-    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_MEMORY_LIMIT, "a limit without its bit",
-                 "RAPT_HAS_MEMORY_LIMIT in has");
+    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_MEMORY_LIMIT, "set", "its bit in has is not set");
   if (!o->alloc != !o->free)
     return fault(why, RAPT_CODE_NULL, RAPT_FIELD_ALLOC, "one of alloc and free", "both or neither");
   if (o->verify)
-    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_VERIFY, "a number of rows", "0: not in this version");
+    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_VERIFY, "a number of rows", "not in this version");
   if (o->memory_limit < 0) {
     rapti_reason_set(why, RAPT_CODE_SIZE, RAPT_FIELD_MEMORY_LIMIT, -1, -1);
     rapti_reason_got(why, "%lld", (long long)o->memory_limit);
@@ -146,8 +147,24 @@ static rapt_status options_check(const rapt_ctx_opts *o, rapt_reason *why) {
   return RAPT_OK;
 }
 
-static void pool_for(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg) {
-  rapti_pool_run(self, n, task, arg);
+typedef struct job {
+  void (*task)(void *arg, uint32_t i);
+  void *arg;
+} job;
+
+/* The threads that take part have modes of their own, whoever made them (N18, D22). */
+static void run_job(void *arg, uint32_t i) {
+  const job *j = arg;
+  const rapti_float_state modes = rapti_float_enter();
+  j->task(j->arg, i);
+  rapti_float_leave(modes);
+}
+
+static void parallel_for(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg) {
+  const rapt_ctx *ctx = self;
+  job j = {task, arg};
+  if (ctx->parallel_for) ctx->parallel_for(ctx->parallel_self, n, run_job, &j);
+  else rapti_pool_run(ctx->pool, n, run_job, &j);
 }
 
 static rapt_ctx *ctx_new(const rapt_ctx_opts *o) {
@@ -161,8 +178,10 @@ static rapt_ctx *ctx_new(const rapt_ctx_opts *o) {
   s->free = o->alloc ? o->free : libc_free;
   s->alloc_self = o->alloc_self;
   s->max_threads = o->max_threads ? o->max_threads : rapti_usable_cores();
-  s->parallel_for = o->parallel_for;
-  s->parallel_self = o->parallel_self;
+  s->parallel_for = parallel_for;
+  s->parallel_self = ctx;
+  ctx->parallel_for = o->parallel_for;
+  ctx->parallel_self = o->parallel_self;
   ctx->log.fd = -1;
   ctx->log.line = o->log;
   ctx->log.self = o->log_self;
@@ -212,7 +231,7 @@ static rapt_status isa_in_force(const char *of_ctx, const char *of_env, rapt_fac
   rapt_reason env = RAPT_REASON_INIT;
   st = isa_cap(of_env, &by_env, &env);
   if (st != RAPT_OK && !(f->what_if && env.code == RAPT_CODE_ISA)) {
-    rapti_env_blame(&env, "RAPT_ISA");
+    rapti_env_blame(&env, RAPT_FIELD_ENV_ISA);
     if (why) rapti_struct_give(why, &env, sizeof env);
     return st;
   }
@@ -242,7 +261,7 @@ static rapt_status facts_make(rapt_ctx *ctx, const rapt_ctx_opts *o, const rapti
 /* Names of a level that no call has to stumble over later (D8, D23). */
 static rapt_status names_check(rapt_ctx *ctx, rapt_reason *why) {
   for (int level = RAPTI_ENVIRONMENT; level <= RAPTI_CONTEXT; level++) {
-    static const char *const variable[] = {"RAPT_REQUIRE", "RAPT_PREFER", "RAPT_FORBID"};
+    static const int variable[] = {RAPT_FIELD_ENV_REQUIRE, RAPT_FIELD_ENV_PREFER, RAPT_FIELD_ENV_FORBID};
     const char *texts[3] = {ctx->levels[level].require, ctx->levels[level].prefer, ctx->levels[level].forbid};
     for (int i = 0; i < 3; i++) {
       rapti_settings one[RAPTI_LEVELS] = {{0}};
@@ -266,11 +285,9 @@ static rapt_status ctx_fill(rapt_ctx *ctx, const rapt_ctx_opts *o, rapt_reason *
   if (st == RAPT_OK) st = facts_make(ctx, o, &env, &facts, why);
   if (st == RAPT_OK && env.log && !ctx->log.line) st = rapti_log_open(&ctx->log, env.log, why);
   if (st != RAPT_OK) return st;
-  if (!ctx->services.parallel_for) {
+  if (!ctx->parallel_for) {
     ctx->pool = rapti_pool_create(ctx->services.max_threads);
     if (!ctx->pool) return RAPT_NOMEM;
-    ctx->services.parallel_for = pool_for;
-    ctx->services.parallel_self = ctx->pool;
   }
   if (!levels_keep(ctx, o, &env)) return RAPT_NOMEM;
   st = rapti_registry_builtin(ctx, &facts, &ctx->registry, why);
@@ -283,7 +300,7 @@ rapt_status rapt_ctx_create(const rapt_ctx_opts *opts, rapt_ctx **out, rapt_reas
   if (!out) return fault(why, RAPT_CODE_NULL, RAPT_FIELD_CTX, "NULL", "a place for the context");
   *out = NULL;
   const rapt_ctx_opts *o = opts ? opts : &defaults;
-  rapt_status st = rapti_struct_check(o, sizeof *o, RAPT_FIELD_STRUCT_SIZE, why);
+  rapt_status st = rapti_struct_check(o, sizeof *o, "rapt_ctx_opts", why);
   if (st == RAPT_OK) st = options_check(o, why);
   if (st != RAPT_OK) return st;
   (void)pthread_once(&fork_once, watch_forks);

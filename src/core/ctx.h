@@ -52,6 +52,8 @@ typedef struct rapti_log {
 struct rapt_ctx {
   atomic_uint refs;                       /* the handle, and every plan and report the caller holds */
   rapti_services services;                /* self of the own backends */
+  void (*parallel_for)(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg);   /* the caller's or NULL */
+  void *parallel_self;
   rapti_pool *pool;                       /* NULL: the caller's parallel_for */
   rapti_log log;
   rapti_settings levels[RAPTI_LEVELS];    /* texts in blocks; the call's level stays empty */
@@ -76,8 +78,8 @@ void rapti_ctx_ref(rapt_ctx *ctx);
 void rapti_ctx_unref(rapt_ctx *ctx);
 
 /* The head of a struct given by the caller: ABI when it is too small or has a non-zero tail that this version does not
- * know (E6). *why may be NULL. */
-rapt_status rapti_struct_check(const void *given, size_t known, int field, rapt_reason *why);
+ * know (E6). Comes before any other read of it. why: the struct's name and both sizes; may be NULL. */
+rapt_status rapti_struct_check(const void *given, size_t known, const char *name, rapt_reason *why);
 /* Copies a filled struct out, as much as the caller's struct_size says. ABI: too small to hold it. */
 rapt_status rapti_struct_give(void *to, const void *filled, size_t known);
 
@@ -91,8 +93,8 @@ typedef struct rapti_env {
   int32_t has_memory_limit, has_ref_limit;
 } rapti_env;
 rapt_status rapti_env_read(rapti_env *env, rapt_reason *why);
-/* Puts "NAME=" before why->got, so that a fault names the variable it came from. */
-void rapti_env_blame(rapt_reason *why, const char *name);
+/* A fault of a text of the environment names the variable: the field becomes the variable's own. */
+void rapti_env_blame(rapt_reason *why, int field);
 
 rapt_status rapti_log_open(rapti_log *log, const char *spec, rapt_reason *why);
 void rapti_log_close(rapti_log *log);
@@ -119,6 +121,8 @@ typedef struct rapti_decided {
   size_t workspace;                       /* casts, then the backend's */
   int32_t core_writes;                    /* an empty problem of a foreign row: the core gives the result (S6, S7) */
 } rapti_decided;
+/* NULL (ARG) or of another size (ABI): before any other read of the problem. */
+rapt_status rapti_problem_readable(const rapt_problem *p, rapt_reason *why);
 size_t rapti_names_bytes(const rapt_problem *p);
 /* Copies the problem, names to `names`; takes the counted registry over. */
 void rapti_decided_begin(rapti_decided *d, rapt_ctx *ctx, rapti_registry *g, const rapt_problem *p, char *names);
@@ -127,12 +131,15 @@ rapt_status rapti_decide(rapti_decided *d, rapti_match *matches, rapt_reason *wh
 /* Would this row have come before that one, had it been able to (the order of docs/api.md section 7)? */
 bool rapti_row_before(const rapti_decided *d, uint32_t row, uint32_t than);
 /* Did this row, which cannot run, stand in the way of another at all? Not one that takes part only when named, that
- * others are required in place of, or that is of another CPU architecture. */
+ * others are required in place of, that is of another CPU architecture, or, where a row was chosen, of another kind of
+ * device, unless that is why a preference had no effect. */
 bool rapti_row_in_question(const rapti_decided *d, uint32_t row, const rapti_match *m);
 static inline const rapti_cap *rapti_chosen(const rapti_decided *d) {
   return d->choice.row < 0 ? NULL : &d->registry->rows[d->choice.row];
 }
 void rapti_log_decided(const rapti_decided *d, rapt_status status);
+/* A call that came to a fault or a failure. p: NULL where there is none that could be read. */
+void rapti_log_fault(const rapt_ctx *ctx, const rapt_problem *p, rapt_status status, const rapt_reason *why);
 
 /* ---- Plan ---- */
 
@@ -161,11 +168,13 @@ struct rapt_plan {
   uint64_t hash;                          /* the rest: of the cache */
   rapt_plan *chain, *newer, *older;
 };
-/* OK: *plan is counted once. Not OK: NULL, and why says what (ARG only). */
+/* OK: *plan is counted once. Not OK: NULL, and why says what, for REFUSED and NOMEM apart. Logs what it came to. */
 rapt_status rapti_plan_make(rapt_ctx *ctx, const rapt_problem *p, rapt_plan **plan, rapt_reason *why);
 void rapti_plan_unref(rapt_plan *plan);
-/* After the checks: casts, counts, enters the backend. */
-rapt_status rapti_plan_execute(const rapt_plan *plan, const rapt_buffers *b, void *workspace, void *stream);
+/* After the checks: casts, counts, enters the backend. OK, DEVICE_ERROR, INTERNAL, whatever the backend returned; why:
+ * what it returned, may be NULL. */
+rapt_status rapti_plan_execute(const rapt_plan *plan, const rapt_buffers *b, void *workspace, void *stream,
+                               rapt_reason *why);
 static inline const rapt_backend *rapti_plan_backend(const rapt_plan *plan) {
   return &plan->d.registry->backends[rapti_chosen(&plan->d)->backend];
 }
@@ -194,7 +203,8 @@ void rapti_cache_clear(rapt_ctx *ctx);
 struct rapt_report {
   rapti_decided d;
   rapt_status status;
-  int32_t ran;                            /* 1: of a call that was executed (R3) */
+  atomic_int ran;                         /* 1: of a call that was executed (R3) */
+  int32_t bare;                           /* 1: no problem could be read: only status and error say something */
   int32_t has_rows;
   rapt_reason error;                      /* code 0 and empty got: none */
   int32_t has_error;
@@ -203,6 +213,10 @@ struct rapt_report {
 };
 /* Decides again with every row (D5). OK, REFUSED, ARG as decided, and the report says so; NOMEM: *report is NULL. */
 rapt_status rapti_report_make(rapt_ctx *ctx, rapti_registry *g, const rapt_problem *p, rapt_report **report);
+/* The report of a call whose problem is absent or of another size (never read). st; NOMEM. */
+rapt_status rapti_report_bare(rapt_ctx *ctx, rapt_status st, const rapt_reason *why, rapt_report **report);
+/* The report of a call without a context (RAPT_FIELD_CTX) or plan (RAPT_FIELD_PLAN). A constant. ARG. */
+rapt_status rapti_report_null(int field, rapt_report **report);
 /* The report of a call that came to st, where one is asked for. st; NOMEM when the report cannot be made. */
 rapt_status rapti_report_for(rapt_ctx *ctx, rapti_registry *g, const rapt_problem *p, rapt_status st,
                              const rapt_reason *why, rapt_report **report);
@@ -210,11 +224,19 @@ void rapti_report_fail(rapt_report *r, rapt_status status, const rapt_reason *wh
 const char *rapti_report_level(const rapt_report *r);
 const char *rapti_report_rng(const rapt_report *r);
 uint32_t rapti_report_consents(const rapti_decided *d, const char *out[3]);
+uint32_t rapti_decided_threads(const rapti_decided *d);   /* of the kernel; 0: not a CPU's, or a host's own */
+/* Promises that the chosen host row is excused from (M15, X7): RAPT_CAN_ISOLATE, RAPT_CAN_X1_PATTERN. */
+uint64_t rapti_report_exempt(const rapt_report *r);
+/* Facts that an undecided decision waits for. */
+typedef struct rapti_missing { uint32_t n; char name[24][32]; } rapti_missing;
+bool rapti_report_open(const rapt_report *r, uint32_t row);            /* may this row, with more facts, be the choice? */
+void rapti_report_missing(const rapt_report *r, uint32_t row, rapti_missing *set);   /* adds what this row waits for */
 const char *rapti_row_display(const rapti_cap *cap);
 const char *rapti_row_isa(const rapti_cap *cap);          /* "" where the row has no level */
 void rapti_report_text(const rapt_report *r, const char *const *names, bool all_rows, rapti_text *t);
 void rapti_report_json(const rapt_report *r, const char *const *names, rapti_text *t);
 /* One reason in short: CODE(got, want), CODE? where it was not evaluated. */
+void rapti_put_fault(const rapt_reason *reason, rapti_text *t);
 void rapti_put_brief(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapti_text *t);
 void rapti_reason_of(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapt_reason *reason);
 #endif

@@ -116,6 +116,7 @@ typedef struct rapti_text_of { uint32_t seq; rapt_reason *reason; } rapti_text_o
 void rapti_match_row(const rapti_registry *g, uint32_t row, const rapti_request *r, const rapti_policy *policy,
                      bool first, rapti_match *m, const rapti_text_of *text);
 bool rapti_is_policy_code(int code);
+#define RAPTI_WANT_MEMBER "the fact that picks its member"   /* want of a row whose member depends on a missing fact */
 /* The row whose limits count for this one: the member it picks, or itself. */
 uint32_t rapti_member_row(const rapti_registry *g, uint32_t row, const rapti_request *r);
 
@@ -140,9 +141,12 @@ typedef struct rapti_choice {
   int32_t row;                                    /* -1: none can */
   int32_t level;                                  /* rapti_level that decided */
   int32_t fallback;                               /* a preferred name exists, another row was chosen */
-  int32_t undecided;                              /* no row can, some could with more facts */
+  int32_t undecided;                              /* a row that would come before, or where none can run any, waits for facts */
   size_t workspace;                               /* of the backend, bytes; casts come on top */
 } rapti_choice;
+/* Index of the first name of prefer that means the row, prefer.n where none does. The classes of a member that it would
+ * pick count, in every use of prefer alike. */
+uint32_t rapti_prefer_rank(const rapti_registry *g, uint32_t row, const rapti_request *r, const rapti_policy *policy);
 /* matches: NULL (stop at the first in ranking order that can run, D5), or g->n_rows of them to fill. */
 void rapti_select(const rapti_registry *g, const rapti_request *r, const rapti_policy *policy, rapti_match *matches,
                   rapti_choice *choice);

@@ -217,7 +217,7 @@ static const struct {
   const char *want;
 } parts[] = {{"", set_version, "a version of at most 23 characters, none or broken"},
              {".cc", set_cc_list, "at most 12 generations such as 8.0,9.0"},
-             {".has", set_has, "at most 16 names, 63 characters together"}};
+             {".has", set_has, "names such as a,b, at most 16, 63 characters together"}};
 
 /* Number of a key: device keys, then three for each package; -1 unknown. */
 static int find_key(const char *s, size_t n) {
@@ -274,33 +274,63 @@ const char *rapt_facts_get(const rapt_facts *facts, const char *key) {
 
 static bool is_space(char c) { return c == ' ' || c == '\t'; }
 
-static rapt_status syntax(rapt_reason *why, size_t byte, const char *want) {
-  rapti_reason_set(why, RAPT_CODE_SYNTAX, RAPT_FIELD_FACTS, -1, (int64_t)byte);
-  rapti_reason_got(why, "%zu", byte);
-  rapti_reason_want(why, "%s", want);
+/* The text that is parsed. */
+typedef struct facts_text { const char *s; size_t len; rapt_reason *why; } facts_text;
+
+static rapt_status syntax(const facts_text *x, size_t byte, const char *want) {
+  rapti_syntax(x->why, RAPT_FIELD_FACTS, x->s, x->len, byte, want);
   return RAPT_ARG;
 }
 
-static rapt_status unknown_key(rapt_reason *why, size_t byte, const char *key, size_t n) {
-  rapti_reason_set(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_FACTS, -1, (int64_t)byte);
-  rapti_text shown = rapti_text_begin(why && why->struct_size >= sizeof *why ? why->got : NULL,
-                                      why && why->struct_size >= sizeof *why ? sizeof why->got : 0);
-  for (size_t i = 0; i < n; i++) rapti_text_putc(&shown, key[i] > ' ' && key[i] < 127 ? key[i] : '?');
-  rapti_reason_want(why, "a device key (cc arch isa threads mem), a package, PACKAGE.cc or PACKAGE.has");
+static rapt_status unknown_key(const facts_text *x, size_t byte, size_t n) {
+  const char *key = x->s + byte;
+  rapti_near near = rapti_near_begin(key, n);
+  for (int i = 0; i < DEVICE_KEYS; i++) rapti_near_try(&near, device_keys[i].name, strlen(device_keys[i].name));
+  for (int i = 0; i < RAPTI_PACKAGES; i++) rapti_near_try(&near, rapti_package_name(i), strlen(rapti_package_name(i)));
+  rapti_reason_set(x->why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_FACTS, -1, (int64_t)byte);
+  rapti_reason_got_bytes(x->why, key, n);
+  if (near.best) rapti_reason_want(x->why, "the nearest key is %.*s", (int)near.best_n, near.best);
+  else rapti_reason_want(x->why, "keys are cc, arch, isa, threads, mem, a package such as torch, PACKAGE.cc and PACKAGE.has");
   return RAPT_ARG;
+}
+
+/* Another kind of device has no such fact: it would be taken in and never looked at (D12). */
+static const char *foreign_key(int key, int kind) {
+  if (key == KEY_ARCH && kind != RAPT_HIP) return kind == RAPT_CUDA ? "cc=MAJOR.MINOR, as in cc=9.0" : "arch with hip only";
+  if (key == KEY_CC && kind != RAPT_CUDA) return kind == RAPT_HIP ? "arch=NAME, as in arch=gfx942" : "cc with cuda only";
+  return NULL;
 }
 
 /* One token key=value at byte; seen: which keys came before. */
-static rapt_status parse_token(const char *text, size_t byte, size_t n, rapt_facts *f, bool *seen, rapt_reason *why) {
-  const char *token = text + byte, *equals = memchr(token, '=', n);
-  if (!equals) return syntax(why, byte, "key=value");
+static rapt_status parse_token(const facts_text *x, size_t byte, size_t n, rapt_facts *f, bool *seen) {
+  const char *token = x->s + byte, *equals = memchr(token, '=', n);
+  if (!equals) return syntax(x, byte, "key=value");
   size_t key_length = (size_t)(equals - token);
   int key = find_key(token, key_length);
-  if (key < 0) return unknown_key(why, byte, token, key_length);
-  if (seen[key]) return syntax(why, byte, "each key once");
+  if (key < 0) return unknown_key(x, byte, key_length);
+  const char *instead = foreign_key(key, f->kind);
+  if (instead) return syntax(x, byte, instead);
+  if (seen[key]) return syntax(x, byte, "each key once");
   seen[key] = true;
-  if (!set_key(f, key, equals + 1, n - key_length - 1)) return syntax(why, byte + key_length + 1, want_of_key(key));
+  if (!set_key(f, key, equals + 1, n - key_length - 1)) return syntax(x, byte + key_length + 1, want_of_key(key));
   return RAPT_OK;
+}
+
+/* The first word is no device kind. "cuda:sm90", as the command line has it, is two words here. */
+static rapt_status no_kind(const facts_text *x, size_t at, size_t n) {
+  const char *word = x->s + at, *colon = memchr(word, ':', n);
+  size_t kind_length = colon ? (size_t)(colon - word) : n, rest = n - kind_length;
+  int kind = colon ? rapti_kind_find(word, kind_length) : -1;
+  bool sm = rest > 4 && !memcmp(colon, ":sm", 3);
+  for (size_t i = 3; sm && i < rest; i++) sm = is_digit(colon[i]);
+  if (kind < 0) return syntax(x, at, "a device kind first, such as cpu or cuda");
+  syntax(x, at + kind_length, "");
+  if (kind == RAPT_CUDA && sm)
+    rapti_reason_want(x->why, "\"cuda cc=%.*s.%c\"", (int)rest - 4, colon + 3, colon[rest - 1]);
+  else if (kind == RAPT_HIP && is_word(colon + 1, rest - 1))
+    rapti_reason_want(x->why, "\"hip arch=%.*s\"", (int)rest - 1, colon + 1);
+  else rapti_reason_want(x->why, "\"%s\" and then key=value", rapti_kind_name(kind));
+  return RAPT_ARG;
 }
 
 rapt_status rapti_facts_parse(const char *text, size_t len, rapt_facts *f, rapt_reason *why) {
@@ -308,17 +338,18 @@ rapt_status rapti_facts_parse(const char *text, size_t len, rapt_facts *f, rapt_
   rapt_facts local;
   rapti_facts_init(&local, RAPT_CPU);
   local.what_if = 1;
-  if (len > MAX_TEXT) return syntax(why, MAX_TEXT, "at most 4096 bytes");
+  const facts_text x = {text, len, why};
+  if (len > MAX_TEXT) return syntax(&x, MAX_TEXT, "at most 4096 bytes");
   size_t at = 0, end;
   for (; at < len; at = end) {
     if (is_space(text[at])) { end = at + 1; continue; }
     for (end = at; end < len && !is_space(text[end]);) end++;
-    if (first && (local.kind = rapti_kind_find(text + at, end - at)) < 0) break;
-    rapt_status status = first ? RAPT_OK : parse_token(text, at, end - at, &local, seen, why);
+    if (first && (local.kind = rapti_kind_find(text + at, end - at)) < 0) return no_kind(&x, at, end - at);
+    rapt_status status = first ? RAPT_OK : parse_token(&x, at, end - at, &local, seen);
     if (status) return status;
     first = false;
   }
-  if (first) return syntax(why, at, "a device kind such as cpu or cuda");
+  if (first) return syntax(&x, at, "a device kind first, such as cpu or cuda");
   rapti_facts_texts(&local);
   *f = local;
   return RAPT_OK;

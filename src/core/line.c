@@ -12,16 +12,14 @@ typedef struct line {
   rapti_policy policy;
   int n_devices, n_dtypes;
   int device[MAX_DEVICES], dtype[MAX_DTYPES];
-  const char *display[MAX_DEVICES][MAX_DTYPES];   /* of the chosen row; NULL: none */
+  const char *display[MAX_DEVICES][MAX_DTYPES];   /* of the chosen row; NULL: none, or not for certain */
   bool refused, undecided;
   const char *head;
   uint32_t head_key[3];                           /* prefer name, device, rank: the smallest is the head */
 } line;
 
 static rapt_status bad_list(const char *text, const char *at, const char *want, rapt_reason *why) {
-  rapti_reason_set(why, RAPT_CODE_SYNTAX, RAPT_FIELD_TEXT, -1, at - text);
-  rapti_reason_got(why, "%d", (int)(at - text));
-  rapti_reason_want(why, "%s", want);
+  rapti_syntax(why, RAPT_FIELD_TEXT, text, strlen(text), (size_t)(at - text), want);
   return RAPT_ARG;
 }
 
@@ -52,16 +50,13 @@ static uint32_t rank_of(const rapti_registry *g, uint32_t row) {
 }
 
 /* The head is the row that prefer, else ranking in the order of the devices, puts first. */
-static void offer_head(line *l, uint32_t row, uint32_t classes, uint32_t device) {
-  const rapt_row *r = &l->g->rows[row].row;
-  const rapti_name_set *prefer = &l->policy.prefer;
-  uint32_t key[3] = {0, device, rank_of(l->g, row)};
-  while (key[0] < prefer->n && !rapti_name_matches(&prefer->name[key[0]], r, classes)) key[0]++;
+static void offer_head(line *l, uint32_t row, const rapti_request *r, uint32_t device) {
+  uint32_t key[3] = {rapti_prefer_rank(l->g, row, r, &l->policy), device, rank_of(l->g, row)};
   int at = 0;
   while (at < 2 && key[at] == l->head_key[at]) at++;
   if (l->head && key[at] >= l->head_key[at]) return;
   memcpy(l->head_key, key, sizeof key);
-  l->head = r->display;
+  l->head = l->g->rows[row].row.display;
 }
 
 static rapt_status decide_pair(line *l, const rapt_problem *family, int device, int dtype, rapt_reason *why) {
@@ -75,15 +70,12 @@ static rapt_status decide_pair(line *l, const rapt_problem *family, int device, 
   rapt_status st = rapti_request_make(&p, &r, why);
   if (st != RAPT_OK) return st;
   rapti_select(l->g, &r, &l->policy, NULL, &choice);
-  if (choice.row < 0) {
-    if (choice.undecided) l->undecided = true;
-    else l->refused = true;
-    return RAPT_OK;
-  }
+  if (choice.undecided) l->undecided = true;      /* a better row may come with more facts: no name is certain */
+  else if (choice.row < 0) l->refused = true;
+  if (choice.undecided || choice.row < 0) return RAPT_OK;
   uint32_t row = (uint32_t)choice.row;
   l->display[device][dtype] = l->g->rows[row].row.display;
-  offer_head(l, row, l->g->rows[row].row.classes | l->g->rows[rapti_member_row(l->g, row, &r)].row.classes,
-             (uint32_t)device);
+  offer_head(l, row, &r, (uint32_t)device);
   return RAPT_OK;
 }
 
@@ -214,7 +206,7 @@ rapt_status rapt_line_format(rapt_ctx *ctx, const rapt_problem *family, const ch
     rapti_reason_set(why, RAPT_CODE_NULL, ctx ? RAPT_FIELD_PROBLEM : RAPT_FIELD_CTX, -1, -1);
     return RAPT_ARG;
   }
-  rapt_status st = rapti_struct_check(family, sizeof *family, RAPT_FIELD_PROBLEM, why);
+  rapt_status st = rapti_struct_check(family, sizeof *family, "rapt_problem", why);
   if (st != RAPT_OK) return st;
   rapti_registry *g = rapti_registry_get(ctx);
   st = rapti_line(g, ctx->levels, ctx->threads, ctx->isa, family, dtypes, devices, buf, n, len, undecided, why);

@@ -11,40 +11,42 @@
 
 /* ---- RAPT_LOG=stderr|PATH[:decisions|refusals] ---- */
 
-static bool ends_with(const char *s, size_t n, const char *tail) {
-  size_t m = strlen(tail);
-  return n >= m && memcmp(s + n - m, tail, m) == 0;
-}
-
-static rapt_status log_fault(const char *spec, const char *want, rapt_reason *why) {
-  rapti_reason_set(why, RAPT_CODE_SYNTAX, RAPT_FIELD_LOG, -1, -1);
-  rapti_reason_got(why, "RAPT_LOG=%s", spec);
+static rapt_status log_fault(const char *spec, size_t at, const char *want, rapt_reason *why) {
+  rapti_reason_set(why, RAPT_CODE_SYNTAX, RAPT_FIELD_ENV_LOG, -1, (int64_t)at);
+  rapti_reason_got(why, "%s", spec + at);
   rapti_reason_want(why, "%s", want);
   return RAPT_ARG;
 }
 
+/* Which lines are wanted, by the suffix behind the last folder's name. false: no such suffix. */
+static bool kinds_of(const char *suffix, uint32_t *kinds) {
+  const uint32_t decisions = 1u << RAPT_LOG_DECISION, refusals = 1u << RAPT_LOG_REFUSAL | 1u << RAPT_LOG_FAULT;
+  *kinds = decisions | refusals;
+  if (*suffix == '\0') return true;
+  *kinds = strcmp(suffix, ":decisions") == 0 ? decisions : strcmp(suffix, ":refusals") == 0 ? refusals : 0;
+  return *kinds != 0;
+}
+
+/* A path is told from a mistyped word by its slash. A pipe that nobody reads is a fault, not a wait. */
+static int open_file(const char *path) {
+  int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  if (fd >= 0) (void)fcntl(fd, F_SETFL, O_APPEND);
+  return fd;
+}
+
 rapt_status rapti_log_open(rapti_log *log, const char *spec, rapt_reason *why) {
-  static const char decisions[] = ":decisions", refusals[] = ":refusals";
   char path[4096];
-  size_t n = strlen(spec);
-  log->kinds = 1u << RAPT_LOG_DECISION | 1u << RAPT_LOG_REFUSAL;
-  if (ends_with(spec, n, decisions)) {
-    log->kinds = 1u << RAPT_LOG_DECISION;
-    n -= sizeof decisions - 1;
-  } else if (ends_with(spec, n, refusals)) {
-    log->kinds = 1u << RAPT_LOG_REFUSAL;
-    n -= sizeof refusals - 1;
-  }
-  if (n == 0 || n >= sizeof path) return log_fault(spec, "stderr or a path", why);
+  const char *slash = strrchr(spec, '/'), *name = slash ? slash + 1 : spec;
+  size_t n = (size_t)(name - spec) + strcspn(name, ":");
+  if (!kinds_of(spec + n, &log->kinds)) return log_fault(spec, n, ":decisions, :refusals or nothing", why);
+  bool to_stderr = n == 6 && memcmp(spec, "stderr", n) == 0;
+  if (!to_stderr && !slash) return log_fault(spec, 0, "stderr or a path with a /, as ./rapt.log", why);
+  if (n >= sizeof path || *name == '\0' || *name == ':') return log_fault(spec, 0, "the path of a file", why);
   memcpy(path, spec, n);
   path[n] = '\0';
-  if (strcmp(path, "stderr") == 0) {
-    log->fd = STDERR_FILENO;
-    return RAPT_OK;
-  }
-  log->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  log->close_fd = log->fd >= 0;
-  return log->fd >= 0 ? RAPT_OK : log_fault(spec, "a file that can be written", why);
+  log->fd = to_stderr ? STDERR_FILENO : open_file(path);
+  log->close_fd = !to_stderr && log->fd >= 0;
+  return log->fd >= 0 ? RAPT_OK : log_fault(spec, 0, "a file that can be written", why);
 }
 
 void rapti_log_close(rapti_log *log) {
@@ -67,8 +69,11 @@ static void write_line(int fd, char *line, size_t n) {
   errno = saved;
 }
 
+/* Texts of the caller may be anything: a line stays one line. */
 static void emit(const rapti_log *log, int kind, char *line, size_t room) {
   size_t n = strnlen(line, room - 1);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)line[i] < ' ') line[i] = ' ';
   if (log->line) log->line(log->self, kind, line);
   else if (kind != RAPT_LOG_NOTICE && log->kinds >> kind & 1u) write_line(log->fd, line, n);
 }
@@ -83,7 +88,8 @@ static void put_choice(const rapti_decided *d, const rapti_cap *cap, rapti_text 
   rapti_text_putc(t, ' ');
   rapti_text_put(t, *rapti_row_isa(cap) ? rapti_row_isa(cap) : "-");
   rapti_text_putc(t, ' ');
-  rapti_text_uint(t, d->policy.threads);
+  if (rapti_decided_threads(d)) rapti_text_uint(t, rapti_decided_threads(d));
+  else rapti_text_putc(t, '-');
   rapti_text_putc(t, ' ');
   bool any = false;
   for (int i = 0; i < 4; i++) {
@@ -103,7 +109,7 @@ static void put_choice(const rapti_decided *d, const rapti_cap *cap, rapti_text 
 static void notice(const rapti_decided *d, const rapti_cap *cap, uint32_t row, const rapti_match *m) {
   const rapt_row *passed = &d->registry->rows[row].row;
   bool reference = (cap->row.classes & RAPT_CLASS_REFERENCE) != 0 && d->choice.level == RAPTI_BUILTIN;
-  bool preferred = rapti_names_find(&d->policy.prefer, passed, passed->classes, false) != NULL;
+  bool preferred = rapti_prefer_rank(d->registry, row, &d->request, &d->policy) < d->policy.prefer.n;
   if (!d->ctx->log.line || !(reference || (preferred && d->choice.fallback))) return;
   uint32_t first = 0;
   while (d->registry->rows[first].backend != d->registry->rows[row].backend) first++;
@@ -146,4 +152,24 @@ void rapti_log_decided(const rapti_decided *d, rapt_status status) {
   }
   rapti_text_end(&t);
   emit(log, cap ? RAPT_LOG_DECISION : RAPT_LOG_REFUSAL, line, sizeof line);
+}
+
+void rapti_log_fault(const rapt_ctx *ctx, const rapt_problem *p, rapt_status status, const rapt_reason *why) {
+  const rapti_log *log = &ctx->log;
+  if (!log->line && log->fd < 0) return;
+  char line[LINE], problem[4352] = "no problem";
+  if (p) rapt_problem_format(p, problem, sizeof problem);
+  rapti_text t = rapti_text_begin(line, sizeof line - 1);
+  rapti_text_put(&t, "rapt: ");
+  rapti_text_put(&t, problem);
+  rapti_text_put(&t, " -> ");
+  rapti_text_put(&t, rapt_status_name((int32_t)status));
+  if (status != RAPT_NOMEM && (why->code || *why->got)) {
+    rapti_text_put(&t, "; ");
+    rapti_text_put(&t, rapt_field_name(why->field));
+    rapti_text_putc(&t, ' ');
+    rapti_put_fault(why, &t);
+  }
+  rapti_text_end(&t);
+  emit(log, RAPT_LOG_FAULT, line, sizeof line);
 }

@@ -89,8 +89,10 @@ static void match_extra(rapti_matcher *x) {
     rapt_reason *why = missing ? miss(x, code, field) : rapti_fail(x, code, field);
     if (!why) continue;
     why->index = found[i].index;
-    rapti_reason_got(why, "%s", found[i].got);
-    rapti_reason_want(why, "%s", found[i].want);
+    found[i].got[sizeof found[i].got - 1] = found[i].want[sizeof found[i].want - 1] = '\0';
+    bool bare = missing && *found[i].want && strncmp(found[i].want, "the fact ", 9);
+    rapti_reason_got(why, "%s", missing && !*found[i].got ? "not known" : found[i].got);
+    rapti_reason_want(why, "%s%s", bare ? "the fact " : "", found[i].want);
   }
 }
 
@@ -103,13 +105,14 @@ bool rapti_is_policy_code(int code) {
 
 static void put_names(rapt_reason *why, const rapti_name_set *set) {
   char buf[sizeof why->want];
-  rapti_text t = rapti_text_begin(buf, sizeof buf);
-  for (uint32_t i = 0; i < set->n; i++) {
-    if (i) rapti_text_put(&t, ", ");
-    rapti_text_putn(&t, set->name[i].text, set->name[i].len);
-  }
-  rapti_text_end(&t);
+  rapti_list list = rapti_list_begin(buf, sizeof buf);
+  for (uint32_t i = 0; i < set->n; i++) rapti_list_add(&list, set->name[i].text, set->name[i].len);
   rapti_reason_want(why, "%s", buf);
+}
+
+/* Where a name came from: the level, and the variable that a user can change. */
+static const char *origin_of(const rapti_policy *policy, int level, const char *variable) {
+  return level == RAPTI_ENVIRONMENT ? variable : rapti_policy_level_name(policy, level);
 }
 
 /* Bans of all levels add up; one that hits the picked member hits the row that picks it (D9, D28). */
@@ -125,7 +128,7 @@ static void check_forbidden(rapti_matcher *x) {
     rapti_text_putn(&t, ban->text, ban->len);
     rapti_text_end(&t);
     rapti_reason_got(why, "%s", name);
-    rapti_reason_want(why, "%s", rapti_policy_level_name(policy, ban->level));
+    rapti_reason_want(why, "%s", origin_of(policy, ban->level, "environment (RAPT_FORBID)"));
   }
 }
 
@@ -145,7 +148,7 @@ void rapti_match_policy(rapti_matcher *x) {
   if (policy->require.n && !required) {
     rapt_reason *why = rapti_fail(x, RAPT_CODE_NOT_REQUIRED, RAPT_FIELD_REQUIRE);
     if (why) {
-      rapti_reason_got(why, "%s", rapti_policy_level_name(policy, policy->require_level));
+      rapti_reason_got(why, "%s", origin_of(policy, policy->require_level, "environment, RAPT_REQUIRE"));
       put_names(why, &policy->require);
     }
   }
@@ -227,8 +230,14 @@ void rapti_match_with(const rapti_registry *g, uint32_t row, const rapti_request
   x.row = &x.cap->row;
   x.classes = x.self->row.classes | x.row->classes;
   match_limits(&x);
-  if (pick == PICK_UNKNOWN && !x.stop) rapti_unknown(&x, RAPT_FIELD_BACKEND, "which member it picks");
-  if (pick == PICK_MISSING && !x.missing) rapti_miss(&x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND, "that picks its member");
+  if (pick == PICK_UNKNOWN && !x.stop) rapti_unknown(&x, RAPT_FIELD_BACKEND, "this call: which member it picks");
+  if (pick == PICK_MISSING && !x.missing) {
+    rapt_reason *why = miss(&x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND);
+    if (why) {
+      rapti_reason_got(why, "not known");
+      rapti_reason_want(why, RAPTI_WANT_MEMBER);
+    }
+  }
   if (!x.stop) rapti_match_policy(&x);
   m->effective = (uint32_t)(x.cap - g->rows);
   m->can = x.failed ? RAPT_UNABLE : x.missing ? RAPT_UNDECIDED : RAPT_ABLE;

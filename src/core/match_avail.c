@@ -115,12 +115,20 @@ static void check_build(rapti_matcher *x, device_state device) {
   rapti_reason_want(why, "a build of %s for cc %d.%d", name, (int)(f->cc >> 8), (int)(f->cc & 0xff));
 }
 
+/* A registered row that nobody can run here: its provider has no `run`, and it is no host row (D28). */
+static bool no_code(const rapti_matcher *x) {
+  int place = x->self->row.place;
+  return x->real_provider && (place == RAPT_PLACE_OPT_IN || place == RAPT_PLACE_FIRST) &&
+         !x->g->backends[x->self->backend].run;
+}
+
 static void check_avail(rapti_matcher *x, device_state device) {
   const rapt_facts *f = &x->g->facts;
   const char *broken = x->g->broken ? x->g->broken[x->self->backend] : NULL;
   const char *package = x->cap->package >= 0 ? rapti_package_name(x->cap->package) : NULL;
   const char *got = NULL;
   if (!f->what_if && !x->self->registered) got = "no provider registered";
+  else if (no_code(x)) got = "no code to run it";
   else if (broken) got = broken;
   else if (package) {
     const rapti_package *k = &f->package[x->cap->package];
@@ -135,7 +143,8 @@ static void check_avail(rapti_matcher *x, device_state device) {
   rapt_reason *why = rapti_fail(x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND);
   if (!why) return;
   rapti_reason_got(why, "%s", got);
-  rapti_reason_want(why, "%s", package ? package : "its provider");
+  if (no_code(x)) rapti_reason_want(why, "a provider that runs it");
+  else rapti_reason_want(why, "%s", package ? package : "its provider");
 }
 
 /* Can a constraint on this package's version be evaluated? The row's own package counts as missing where it is known to
@@ -209,14 +218,17 @@ static void check_pre_release(rapti_matcher *x) {
   rapti_unknown(x, RAPT_FIELD_BACKEND, what);
 }
 
+/* Every CPU covers the scalar level: it needs no fact. */
 static void check_isa(rapti_matcher *x) {
-  if (x->cap->isa < 0 || x->p->device != RAPT_CPU || !(x->row->kinds & RAPT_KIND(RAPT_CPU))) return;
+  if (x->cap->isa <= RAPTI_ISA_SCALAR || x->p->device != RAPT_CPU || !(x->row->kinds & RAPT_KIND(RAPT_CPU))) return;
   int have = x->same_kind ? x->policy->isa : -1;
   if (have < 0) { rapti_miss(x, RAPT_CODE_ISA, RAPT_FIELD_ISA, "isa"); return; }
   if (rapti_isa_covers(have, x->cap->isa)) return;
   rapt_reason *why = rapti_fail(x, RAPT_CODE_ISA, RAPT_FIELD_ISA);
   if (!why) return;
-  rapti_reason_got(why, "%s", rapti_isa_name(have));
+  int machine = x->g->facts.isa;
+  if (machine == have) rapti_reason_got(why, "%s", rapti_isa_name(have));
+  else rapti_reason_got(why, "%s, capped below the machine's %s", rapti_isa_name(have), rapti_isa_name(machine));
   rapti_reason_want(why, "%s", rapti_isa_name(x->cap->isa));
 }
 
@@ -234,12 +246,14 @@ static void put_recorded(rapti_text *t, const char *label, const char *list) {
   for (const char *s = list; *s; s += strspn(s, " ")) {
     size_t n = strcspn(s, " ");
     if (s[n - 1] != '?') {
-      rapti_text_put(t, any ? " " : label);
+      if (!any) rapti_text_put(t, " (");
+      rapti_text_put(t, any ? ", " : label);
       rapti_text_putn(t, s, n);
       any = true;
     }
     s += n;
   }
+  if (any) rapti_text_putc(t, ')');
 }
 
 static void want_device(rapt_reason *why, const rapt_row *row) {
@@ -249,8 +263,8 @@ static void want_device(rapt_reason *why, const rapt_row *row) {
     if (!(row->kinds & RAPT_KIND(kind))) continue;
     if (t.len) rapti_text_put(&t, ", ");
     rapti_text_put(&t, rapti_kind_name(kind));
-    if (kind == RAPT_CUDA && row->cc) put_recorded(&t, " cc ", row->cc);
-    if (kind == RAPT_HIP && row->arch) put_recorded(&t, " arch ", row->arch);
+    if (kind == RAPT_CUDA && row->cc) put_recorded(&t, "cc ", row->cc);
+    if (kind == RAPT_HIP && row->arch) put_recorded(&t, "arch ", row->arch);
   }
   rapti_text_end(&t);
   rapti_reason_want(why, "%s", buf);

@@ -9,10 +9,30 @@
 
 static bool has(const rapti_matcher *x, uint64_t bit) { return (x->row->can & ~x->row->unknown & bit) != 0; }
 
+/* What nobody recorded whether the row supports it. */
+static void put_what(rapti_text *t, int code, int field, const char *got) {
+  switch (code) {
+    case RAPT_CODE_PACKED: rapti_text_put(t, got); rapti_text_put(t, " calls"); return;
+    case RAPT_CODE_LSE: rapti_text_put(t, "lse"); return;
+    case RAPT_CODE_GRAD: rapti_text_put(t, "a backward"); return;
+    case RAPT_CODE_GRAD_BIAS: rapti_text_put(t, "a gradient of bias"); return;
+    case RAPT_CODE_GRAD_SINK: rapti_text_put(t, "a gradient of sinks"); return;
+    case RAPT_CODE_ISOLATION: rapti_text_put(t, "isolation"); return;
+    case RAPT_CODE_CAPTURE: rapti_text_put(t, "capture"); return;
+    default: break;
+  }
+  rapti_text_put(t, rapt_field_name(field));
+  if (*got) rapti_text_putc(t, ' ');
+  rapti_text_put(t, got);
+}
+
 /* A lacking bit whose got and want are constant words. */
 static void lack_words(rapti_matcher *x, uint64_t bit, int code, int field, const char *got, const char *want) {
   if (!(x->lacks & bit)) return;
-  rapt_reason *why = rapti_lack(x, bit, code, field, got);
+  char what[96];
+  rapti_text t = rapti_text_begin(what, sizeof what);
+  if (x->text) put_what(&t, code, field, got);
+  rapt_reason *why = rapti_lack(x, bit, code, field, what);
   if (!why) return;
   rapti_reason_got(why, "%s", got);
   rapti_reason_want(why, "%s", want);
@@ -40,13 +60,13 @@ static void lack_number(rapti_matcher *x, uint64_t bit, int code, int field, con
 static void put_corner(rapti_text *t, const rapt_problem *p) {
   if (p->alignment == RAPT_TOP_LEFT || p->alignment == RAPT_UNSET) rapti_text_put(t, "tl");
   else if (p->alignment == RAPT_BOTTOM_RIGHT) rapti_text_put(t, "br");
-  else if (p->alignment == RAPT_OFFSET_ARRAY) rapti_text_put(t, "off:int64");
+  else if (p->alignment == RAPT_OFFSET_ARRAY) rapti_text_put(t, "off:int64 (an offset a batch entry)");
   else { rapti_text_put(t, "off:"); rapti_text_int(t, p->q_offset); }
 }
 
 static void want_corners(rapt_reason *why, const rapti_matcher *x) {
   static const struct { uint64_t bit; const char *name; } corners[] = {
-    {RAPT_CAN_TOP_LEFT, "tl"}, {RAPT_CAN_BOTTOM_RIGHT, "br"}, {RAPT_CAN_OFFSET, "a scalar offset"},
+    {RAPT_CAN_TOP_LEFT, "tl"}, {RAPT_CAN_BOTTOM_RIGHT, "br"}, {RAPT_CAN_OFFSET, "off:N"},
     {RAPT_CAN_OFFSET_ARRAY, "off:int64"},
   };
   const rapt_problem *p = x->p;
@@ -54,14 +74,14 @@ static void want_corners(rapt_reason *why, const rapti_matcher *x) {
   rapti_text t = rapti_text_begin(buf, sizeof buf);
   for (int i = 0; i < 4; i++) {
     if (!has(x, corners[i].bit)) continue;
-    if (t.len) rapti_text_put(&t, ", ");
+    if (t.len) rapti_text_put(&t, " or ");
     rapti_text_put(&t, corners[i].name);
     if (corners[i].bit != RAPT_CAN_BOTTOM_RIGHT || p->cu || p->q_len || p->kv_len) continue;
     rapti_text_put(&t, " (off:");
     rapti_text_int(&t, p->Skv - p->Sq);
     rapti_text_putc(&t, ')');
   }
-  if (t.len == 0) rapti_text_put(&t, has(x, RAPT_CAN_CAUSAL) ? "Sq = Skv, off:0" : "none");
+  if (t.len == 0) rapti_text_put(&t, has(x, RAPT_CAN_CAUSAL) ? "tl with Sq = Skv" : "no corner");
   rapti_text_end(&t);
   rapti_reason_want(why, "%s", buf);
 }
@@ -77,16 +97,20 @@ static void check_corner(rapti_matcher *x) {
     rapti_text t = rapti_text_begin(got, sizeof got);
     if (x->text) put_corner(&t, x->p);
     rapti_text_end(&t);
-    rapt_reason *why = rapti_lack(x, x->needs->corner, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, got);
+    char what[64] = "";
+    if (x->text) {
+      rapti_text u = rapti_text_begin(what, sizeof what);
+      put_what(&u, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, got);
+    }
+    rapt_reason *why = rapti_lack(x, x->needs->corner, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, what);
     if (!why) return;
     rapti_reason_got(why, "%s", got);
     want_corners(why, x);
     return;
   }
-  lack_words(x, RAPT_CAN_CAUSAL_WIDE, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "causal with Sq > Skv", "Sq <= Skv");
+  lack_words(x, RAPT_CAN_CAUSAL_WIDE, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "causal with Sq above Skv", "Sq up to Skv");
   if (x->p->flags & RAPT_OFFSET_ON_DEVICE && x->p->alignment == RAPT_OFFSET_ARRAY)
-    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_ALIGNMENT, RAPT_FIELD_Q_OFFSET, "an offset array on the device",
-               "one in host memory");
+    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_ALIGNMENT, RAPT_FIELD_Q_OFFSET, "on the device", "one in host memory");
 }
 
 static void check_window(rapti_matcher *x) {
@@ -113,17 +137,17 @@ static void check_broadcast(rapti_matcher *x, int field) {
   const int64_t *size = rapti_desc(p, field)->size;
   rapt_reason *why = rapti_lack(x, RAPT_CAN_BROADCAST, RAPT_CODE_BROADCAST, field, "broadcast axes");
   if (!why) return;
-  rapti_reason_got(why, "%lldx%lldx%lldx%lld", (long long)size[0], (long long)size[1], (long long)size[2],
+  rapti_reason_got(why, "shape %lldx%lldx%lldx%lld", (long long)size[0], (long long)size[1], (long long)size[2],
                    (long long)size[3]);
-  rapti_reason_want(why, "%lldx%lldx%lldx%lld", (long long)p->B, (long long)p->Hq, (long long)p->Sq, (long long)p->Skv);
+  rapti_reason_want(why, "shape %lldx%lldx%lldx%lld", (long long)p->B, (long long)p->Hq, (long long)p->Sq, (long long)p->Skv);
 }
 
 static void check_mask(rapti_matcher *x) {
-  lack_words(x, RAPT_CAN_MASK, RAPT_CODE_MASK, RAPT_FIELD_MASK, "bool", "no mask");
+  lack_words(x, RAPT_CAN_MASK, RAPT_CODE_MASK, RAPT_FIELD_MASK, "bool", "none");
   if (!has(x, RAPT_CAN_MASK)) return;
-  lack_words(x, RAPT_CAN_MASK_CAUSAL, RAPT_CODE_MASK, RAPT_FIELD_MASK, "bool", "not with causal or a window");
+  lack_words(x, RAPT_CAN_MASK_CAUSAL, RAPT_CODE_MASK, RAPT_FIELD_MASK, "given with causal or a window", "one of the two");
   if (has(x, RAPT_CAN_BIAS))
-    lack_words(x, RAPT_CAN_MASK_BIAS, RAPT_CODE_MASK, RAPT_FIELD_MASK, "bool", "not with a bias");
+    lack_words(x, RAPT_CAN_MASK_BIAS, RAPT_CODE_MASK, RAPT_FIELD_MASK, "given with bias", "one of the two");
 }
 
 /* Dtypes of bias besides q's own. */
@@ -148,33 +172,32 @@ static void check_bias(rapti_matcher *x) {
       rapti_reason_want(why, "%s", buf);
     }
   }
-  lack_words(x, RAPT_CAN_BIAS_CAUSAL, RAPT_CODE_BIAS, RAPT_FIELD_BIAS, rapt_dtype_name(dtype),
-             "not with causal or a window");
+  lack_words(x, RAPT_CAN_BIAS_CAUSAL, RAPT_CODE_BIAS, RAPT_FIELD_BIAS, "given with causal or a window", "one of the two");
 }
 
 /* ---- Lengths and packed sequences ---- */
 
 static void check_lengths(rapti_matcher *x) {
   const rapt_problem *p = x->p;
-  lack_words(x, RAPT_CAN_Q_LEN, RAPT_CODE_LENGTHS, RAPT_FIELD_Q_LEN, rapt_dtype_name(p->q_len), "no q_len");
-  lack_words(x, RAPT_CAN_KV_LEN, RAPT_CODE_LENGTHS, RAPT_FIELD_KV_LEN, rapt_dtype_name(p->kv_len), "no kv_len");
+  lack_words(x, RAPT_CAN_Q_LEN, RAPT_CODE_LENGTHS, RAPT_FIELD_Q_LEN, rapt_dtype_name(p->q_len), "none");
+  lack_words(x, RAPT_CAN_KV_LEN, RAPT_CODE_LENGTHS, RAPT_FIELD_KV_LEN, rapt_dtype_name(p->kv_len), "none");
   if (!(p->flags & RAPT_LENGTHS_ON_DEVICE)) return;
   if (p->q_len && has(x, RAPT_CAN_Q_LEN))
-    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_LENGTHS, RAPT_FIELD_Q_LEN, "lengths on the device", "host lengths");
+    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_LENGTHS, RAPT_FIELD_Q_LEN, "on the device", "one in host memory");
   if (p->kv_len && has(x, RAPT_CAN_KV_LEN))
-    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_LENGTHS, RAPT_FIELD_KV_LEN, "lengths on the device", "host lengths");
+    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_LENGTHS, RAPT_FIELD_KV_LEN, "on the device", "one in host memory");
 }
 
 static void check_packed(rapti_matcher *x) {
   const rapt_problem *p = x->p;
-  lack_words(x, RAPT_CAN_DENSE, RAPT_CODE_PACKED, RAPT_FIELD_PACKED, "a dense call", "packed sequences");
-  lack_words(x, RAPT_CAN_PACKED, RAPT_CODE_PACKED, RAPT_FIELD_PACKED, "packed sequences", "a dense call");
+  lack_words(x, RAPT_CAN_DENSE, RAPT_CODE_PACKED, RAPT_FIELD_PACKED, "dense", "packed sequences only");
+  lack_words(x, RAPT_CAN_PACKED, RAPT_CODE_PACKED, RAPT_FIELD_PACKED, "packed", "dense calls only");
   if (!p->cu || !has(x, RAPT_CAN_PACKED)) return;
   lack_words(x, RAPT_CAN_MAX_UNKNOWN, RAPT_CODE_PACKED, p->max_q ? RAPT_FIELD_MAX_K : RAPT_FIELD_MAX_Q,
-             "packed sequences without max_q or max_k", "max_q and max_k");
+             "packed without one of them", "max_q and max_k");
   lack_words(x, RAPT_CAN_CU_INT64, RAPT_CODE_CU_SEQLENS, RAPT_FIELD_CU_Q, "int64", "int32");
   if (p->flags & RAPT_CU_ON_DEVICE)
-    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_CU_SEQLENS, RAPT_FIELD_CU_Q, "cu_seqlens on the device", "host");
+    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_CU_SEQLENS, RAPT_FIELD_CU_Q, "on the device", "one in host memory");
 }
 
 /* ---- Scores ---- */
@@ -182,33 +205,33 @@ static void check_packed(rapti_matcher *x) {
 static void check_scale(rapti_matcher *x) {
   const double scale = x->p->scale;
   lack_number(x, RAPT_CAN_SCALE, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "scale", scale, "the default only");
-  lack_number(x, RAPT_CAN_SCALE_ZERO, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "scale", scale, "not 0");
-  lack_number(x, RAPT_CAN_SCALE_NEGATIVE, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "scale", scale, "not negative");
+  lack_number(x, RAPT_CAN_SCALE_ZERO, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "scale", scale, "scales other than 0");
+  lack_number(x, RAPT_CAN_SCALE_NEGATIVE, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "scale", scale, "scales above 0");
 }
 
 static void check_scores(rapti_matcher *x) {
   const rapt_problem *p = x->p;
-  lack_words(x, RAPT_CAN_ALIBI, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, "slopes", "no slopes");
-  lack_number(x, RAPT_CAN_SOFTCAP, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "softcap", p->softcap, "0");
-  lack_words(x, RAPT_CAN_SINKS, RAPT_CODE_SINK, RAPT_FIELD_SINKS, rapt_dtype_name(p->sinks.dtype), "no sinks");
+  lack_words(x, RAPT_CAN_ALIBI, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, rapt_dtype_name(p->slopes.dtype), "none");
+  lack_number(x, RAPT_CAN_SOFTCAP, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "softcap", p->softcap, "0 (off)");
+  lack_words(x, RAPT_CAN_SINKS, RAPT_CODE_SINK, RAPT_FIELD_SINKS, rapt_dtype_name(p->sinks.dtype), "none");
   check_scale(x);
-  lack_number(x, RAPT_CAN_DROPOUT, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "dropout", p->dropout, "0");
+  lack_number(x, RAPT_CAN_DROPOUT, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "dropout", p->dropout, "0 (off)");
   if (!(p->dropout > 0) || !has(x, RAPT_CAN_DROPOUT)) return;
   lack_words(x, RAPT_CAN_X1_PATTERN, RAPT_CODE_RNG, RAPT_FIELD_DROPOUT,
              x->row->rng ? x->row->rng : "a generator of its own", "the pattern of X1");
   if (p->flags & RAPT_SEED_ON_DEVICE)
-    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_RNG, RAPT_FIELD_SEED, "a seed on the device", "one given at run");
+    lack_words(x, RAPT_CAN_ON_DEVICE, RAPT_CODE_RNG, RAPT_FIELD_SEED, "on the device", "one by value");
 }
 
 /* ---- Results ---- */
 
 static void check_results(rapti_matcher *x) {
   const char *dtype = rapt_dtype_name(x->p->q.dtype);
-  lack_words(x, RAPT_CAN_LSE, RAPT_CODE_LSE, RAPT_FIELD_LSE, dtype, "no lse");
-  lack_words(x, RAPT_CAN_BACKWARD, RAPT_CODE_GRAD, RAPT_FIELD_GRAD, dtype, "no gradients");
+  lack_words(x, RAPT_CAN_LSE, RAPT_CODE_LSE, RAPT_FIELD_LSE, "asked for", "calls without it");
+  lack_words(x, RAPT_CAN_BACKWARD, RAPT_CODE_GRAD, RAPT_FIELD_GRAD, "any call", "calls without gradients");
   lack_words(x, RAPT_CAN_GRAD_BIAS, RAPT_CODE_GRAD_BIAS, RAPT_FIELD_GRAD, rapt_dtype_name(x->p->bias.dtype),
-             "no gradient of bias");
-  lack_words(x, RAPT_CAN_GRAD_SINKS, RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "no gradient of sinks");
+             "calls without it");
+  lack_words(x, RAPT_CAN_GRAD_SINKS, RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "calls without it");
   lack_words(x, RAPT_CAN_STRICT, RAPT_CODE_STRICT, RAPT_FIELD_STRICT, dtype, "not strict");
 }
 

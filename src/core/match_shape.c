@@ -6,7 +6,8 @@ void rapti_put_dtypes(rapti_text *t, uint32_t dtypes) {
   size_t begin = t->len;
   for (int dtype = RAPT_FP16; dtype <= RAPT_FP8E5M2; dtype++) {
     if (!(dtypes & RAPT_DT(dtype))) continue;
-    if (t->len > begin) rapti_text_put(t, ", ");
+    bool last = dtypes < RAPT_DT(dtype + 1);
+    if (t->len > begin) rapti_text_put(t, last ? " or " : ", ");
     rapti_text_put(t, rapt_dtype_name(dtype));
   }
   if (t->len == begin) rapti_text_put(t, "none");
@@ -47,8 +48,9 @@ static void check_heads(rapti_matcher *x) {
   rapt_reason *why = rapti_lack(x, bit, RAPT_CODE_HEADS, RAPT_FIELD_K, "fewer kv heads than query heads");
   if (!why) return;
   uint64_t other = x->row->can & (RAPT_CAN_GQA | RAPT_CAN_MQA);
-  rapti_reason_got(why, "%lld/%lld", (long long)x->p->Hq, (long long)x->p->Hkv);
-  rapti_reason_want(why, other == RAPT_CAN_MQA ? "1, or one kv head" : other ? "1, or more than one kv head" : "1");
+  rapti_reason_got(why, "%lld query and %lld kv heads", (long long)x->p->Hq, (long long)x->p->Hkv);
+  rapti_reason_want(why, "as many kv as query heads%s",
+                    other == RAPT_CAN_MQA ? ", or one kv head" : other ? ", or several kv heads" : "");
 }
 
 static int64_t smaller_limit(int64_t a, int64_t b) { return a && (!b || a < b) ? a : b; }

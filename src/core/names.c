@@ -35,8 +35,9 @@ static const char *const fields[] = {
 _Static_assert(COUNT(fields) == RAPT_FIELD_COUNT, "fields.def");
 
 static const rapti_code_info codes[] = {
-    [RAPT_CODE_NONE] = {"NONE", NULL, NULL, ""},
-#define RAPTI_CODE(value, sentence, fault, remedy) [RAPT_CODE_##value] = {#value, sentence, fault, remedy},
+    [RAPT_CODE_NONE] = {"NONE", NULL, NULL, NULL, NULL},
+#define RAPTI_CODE(value, sentence, advice, fault, correction) \
+  [RAPT_CODE_##value] = {#value, sentence, advice, fault, correction},
 #include "core/codes.def"
 #undef RAPTI_CODE
 };

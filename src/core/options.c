@@ -40,7 +40,7 @@ static rapt_status check_extent(const rapt_problem *p, int field, int64_t bytes,
   rapti_put_dims(&t, size, 4);
   rapti_fault(why, RAPT_CODE_SIZE, field);
   rapti_reason_got(why, "%s", dims);
-  rapti_reason_want(why, "64-bit counts of bytes and offsets");
+  rapti_reason_want(why, "bytes and offsets that 64 bits can count");
   return RAPT_ARG;
 }
 
@@ -57,7 +57,7 @@ static bool plainly_small(const rapt_problem *p) {
 static rapt_status check_sizes(const rapt_problem *p, rapt_reason *why) {
   const int64_t sizes[] = {p->B, p->Hq, p->Hkv, p->Sq, p->Skv, p->D, p->Dv};
   for (int i = 0; i < 7; i++)
-    if (sizes[i] < 0) return size_fault(why, RAPT_FIELD_B + i, sizes[i], "0 and above");
+    if (sizes[i] < 0) return size_fault(why, RAPT_FIELD_B + i, sizes[i], "0 or more");
   if (plainly_small(p)) return RAPT_OK;
   rapt_status status = RAPT_OK;
   for (int field = RAPT_FIELD_Q; field <= RAPT_FIELD_LSE && !status; field++) {
@@ -98,12 +98,14 @@ static rapt_status check_mask(const rapt_problem *p, rapt_reason *why) {
 /* M2, M3 */
 static rapt_status check_corner(const rapt_problem *p, rapt_reason *why) {
   if (p->q_offset > MAX_OFFSET || p->q_offset < -MAX_OFFSET)
-    return size_fault(why, RAPT_FIELD_Q_OFFSET, p->q_offset, "-2^62..2^62");
+    return size_fault(why, RAPT_FIELD_Q_OFFSET, p->q_offset, "-2^62 to 2^62");
   if (p->alignment != RAPT_UNSET || !rapti_positional(p)) return RAPT_OK;
   if (p->Sq == p->Skv && !p->q_len && !p->kv_len && !p->cu) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_ALIGNMENT_UNSET, RAPT_FIELD_ALIGN);
-  rapti_reason_got(why, "%lld", (long long)p->Sq);
-  rapti_reason_want(why, "%lld", (long long)p->Skv);
+  if (p->cu) rapti_reason_got(why, "packed sequences");
+  else if (p->q_len || p->kv_len) rapti_reason_got(why, "lengths (%s)", p->kv_len ? "kv_len" : "q_len");
+  else rapti_reason_got(why, "Sq %lld and Skv %lld", (long long)p->Sq, (long long)p->Skv);
+  rapti_reason_want(why, "top-left (tl), bottom-right (br) or an offset (off:N)");
   return RAPT_ARG;
 }
 
@@ -111,7 +113,13 @@ static rapt_status check_window(const rapt_problem *p, rapt_reason *why) {
   if (p->window[0] >= -1 && p->window[1] >= -1) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW);
   rapti_reason_got(why, "%lld,%lld", (long long)p->window[0], (long long)p->window[1]);
-  rapti_reason_want(why, "-1 and above");
+  rapti_reason_want(why, "two bounds of -1 (open) or more");
+  return RAPT_ARG;
+}
+
+static rapt_status longest_fault(rapt_reason *why, int field, int64_t got, int64_t tokens) {
+  size_fault(why, field, got, "");
+  rapti_reason_want(why, "0 to the %lld tokens there are", (long long)tokens);
   return RAPT_ARG;
 }
 
@@ -125,8 +133,8 @@ static rapt_status check_packed(const rapt_problem *p, rapt_reason *why) {
     rapti_reason_want(why, "no mask, bias or lengths");
     return RAPT_ARG;
   }
-  if (p->max_q < 0 || p->max_q > p->Sq) return size_fault(why, RAPT_FIELD_MAX_Q, p->max_q, "0..Sq");
-  if (p->max_k < 0 || p->max_k > p->Skv) return size_fault(why, RAPT_FIELD_MAX_K, p->max_k, "0..Skv");
+  if (p->max_q < 0 || p->max_q > p->Sq) return longest_fault(why, RAPT_FIELD_MAX_Q, p->max_q, p->Sq);
+  if (p->max_k < 0 || p->max_k > p->Skv) return longest_fault(why, RAPT_FIELD_MAX_K, p->max_k, p->Skv);
   return RAPT_OK;
 }
 
@@ -138,7 +146,8 @@ static rapt_status check_slopes(const rapt_problem *p, rapt_reason *why) {
   if (d->dtype == RAPT_FP32 && shape) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES);
   rapti_reason_got(why, "%s %lldx%lld", rapt_dtype_name(d->dtype), (long long)d->size[0], (long long)d->size[1]);
-  rapti_reason_want(why, "fp32 1x%lld or %lldx%lld", (long long)p->Hq, (long long)p->B, (long long)p->Hq);
+  if (p->B == 1) rapti_reason_want(why, "fp32 1x%lld", (long long)p->Hq);
+  else rapti_reason_want(why, "fp32 1x%lld or %lldx%lld", (long long)p->Hq, (long long)p->B, (long long)p->Hq);
   return RAPT_ARG;
 }
 
@@ -190,7 +199,7 @@ static rapt_status check_base(const rapt_problem *p, rapt_reason *why) {
     if (fits || (!(p->dropout > 0) && p->base[i] >= 0)) continue;
     rapti_reason_set(why, RAPT_CODE_SIZE, RAPT_FIELD_BASE, -1, i);
     rapti_reason_got(why, "%lld for a size of %lld", (long long)p->base[i], (long long)size[i]);
-    rapti_reason_want(why, i < 3 ? "0 and above, together up to 2^32" : "0 and above, together up to 2^34");
+    rapti_reason_want(why, i < 3 ? "0 or more, together at most 2^32" : "0 or more, together at most 2^34");
     return RAPT_ARG;
   }
   return RAPT_OK;
@@ -200,7 +209,7 @@ static rapt_status check_base(const rapt_problem *p, rapt_reason *why) {
 static rapt_status check_grads(const rapt_problem *p, rapt_reason *why) {
   uint64_t grads = p->flags & RAPTI_GRADS;
   const char *got = NULL, *want = "";
-  if (p->backward && !grads) { got = "an empty set"; want = "name some of q, k, v, bias and sinks"; }
+  if (p->backward && !grads) { got = "nothing"; want = "a backward needs some of q, k, v, bias and sinks"; }
   if ((grads & RAPT_GRAD_BIAS) && p->bias.dtype == RAPT_NONE) { got = "bias"; want = "no bias is given"; }
   if ((grads & RAPT_GRAD_SINKS) && p->sinks.dtype == RAPT_NONE) { got = "sinks"; want = "no sinks are given"; }
   if (got) {
@@ -217,12 +226,12 @@ static rapt_status check_grads(const rapt_problem *p, rapt_reason *why) {
 
 static rapt_status check_dropout(const rapt_problem *p, rapt_reason *why) {
   if (p->dropout >= 0 && p->dropout <= 1) return RAPT_OK;
-  return number_fault(why, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, p->dropout, "0..1");
+  return number_fault(why, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, p->dropout, "0 to 1");
 }
 
 static rapt_status check_softcap(const rapt_problem *p, rapt_reason *why) {
   if (p->softcap >= 0 && finite_in_acc(p, p->softcap)) return RAPT_OK;
-  return number_fault(why, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, p->softcap, "finite, 0 and above");
+  return number_fault(why, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, p->softcap, "0 or more, and finite in the accumulator");
 }
 
 static rapt_status check_bias(const rapt_problem *p, rapt_reason *why) {
@@ -230,7 +239,7 @@ static rapt_status check_bias(const rapt_problem *p, rapt_reason *why) {
 }
 
 static rapt_status check_limit(const rapt_problem *p, rapt_reason *why) {
-  return p->memory_limit >= 0 ? RAPT_OK : size_fault(why, RAPT_FIELD_MEMORY_LIMIT, p->memory_limit, "0 and above");
+  return p->memory_limit >= 0 ? RAPT_OK : size_fault(why, RAPT_FIELD_MEMORY_LIMIT, p->memory_limit, "0 or more bytes");
 }
 
 static rapt_status check_device(const rapt_problem *p, rapt_reason *why) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan: one decision, frozen (P1-P7). */
+#include "base/float_state.h"
 #include "core/ctx.h"
 
 #include <limits.h>
@@ -7,14 +8,26 @@
 
 /* ---- Making ---- */
 
-static rapt_status prepare(rapt_plan *plan) {
+/* A callback may return some statuses only; whatever else it returns is a broken invariant, not the core's answer. */
+static rapt_status returned(const rapti_cap *cap, const char *callback, rapt_status raw, bool may_nomem, rapt_reason *why) {
+  bool named = raw >= RAPT_OK && raw <= RAPT_INTERNAL;
+  bool legal = raw == RAPT_OK || raw == RAPT_DEVICE_ERROR || raw == RAPT_INTERNAL || (may_nomem && raw == RAPT_NOMEM);
+  if (raw == RAPT_OK) return raw;
+  rapti_reason_set(why, RAPT_CODE_NONE, RAPT_FIELD_RUN, -1, -1);
+  if (named) rapti_reason_got(why, "%s of %s returned %s", callback, cap->row.id, rapt_status_name((int32_t)raw));
+  else rapti_reason_got(why, "%s of %s returned %d", callback, cap->row.id, (int)raw);
+  if (!legal) rapti_reason_want(why, "it may return OK, %sDEVICE_ERROR or INTERNAL", may_nomem ? "NOMEM, " : "");
+  return legal ? raw : RAPT_INTERNAL;
+}
+
+static rapt_status prepare(rapt_plan *plan, rapt_reason *why) {
   if (plan->d.core_writes) return RAPT_OK;
   const rapt_backend *b = rapti_plan_backend(plan);
   const rapti_cap *cap = rapti_chosen(&plan->d);
   if (!b->prepare) return RAPT_OK;
   rapt_status st = b->prepare(b->self, cap->local, &plan->d.request.cast, plan->d.policy.threads, &plan->state);
   plan->prepared = st == RAPT_OK;
-  return st;
+  return returned(cap, "prepare", st, true, why);
 }
 
 static rapt_status not_here(const rapti_decided *d, rapt_reason *why) {
@@ -35,8 +48,9 @@ rapt_status rapti_plan_make(rapt_ctx *ctx, const rapt_problem *p, rapt_plan **ou
   rapti_decided_begin(&plan->d, ctx, rapti_registry_get(ctx), p, (char *)(plan + 1));
   rapt_status st = rapti_decide(&plan->d, NULL, why);
   if (ctx->what_if && (st == RAPT_OK || st == RAPT_REFUSED)) st = not_here(&plan->d, why);
-  if (st == RAPT_OK) st = prepare(plan);
+  if (st == RAPT_OK) st = prepare(plan, why);
   if (st == RAPT_OK || st == RAPT_REFUSED) rapti_log_decided(&plan->d, st);
+  else rapti_log_fault(ctx, &plan->d.problem, st, why);
   if (st == RAPT_OK) {
     rapti_operands_make(plan);
     *out = plan;
@@ -62,11 +76,16 @@ void rapti_plan_unref(rapt_plan *plan) {
 rapt_status rapt_plan_create(rapt_ctx *ctx, const rapt_problem *p, rapt_plan **out, rapt_report **report) {
   if (report) *report = NULL;
   if (out) *out = NULL;
-  if (!ctx || !p || !out) return RAPT_ARG;
-  if (rapti_struct_check(p, sizeof *p, RAPT_FIELD_STRUCT_SIZE, NULL) != RAPT_OK) return RAPT_ABI;
+  if (!ctx) return rapti_report_null(RAPT_FIELD_CTX, report);
+  if (!out) return rapti_report_null(RAPT_FIELD_PLAN, report);
   rapt_reason why = RAPT_REASON_INIT;
+  rapt_status st = rapti_problem_readable(p, &why);
+  if (st != RAPT_OK) {
+    rapti_log_fault(ctx, NULL, st, &why);
+    return rapti_report_bare(ctx, st, &why, report);
+  }
   rapt_plan *plan;
-  rapt_status st = rapti_plan_make(ctx, p, &plan, &why);
+  st = rapti_plan_make(ctx, p, &plan, &why);
   rapti_registry *g = plan ? plan->d.registry : rapti_registry_get(ctx);
   st = rapti_report_for(ctx, g, p, st, &why, report);
   if (!plan) rapti_registry_unref(ctx, g);
@@ -88,7 +107,8 @@ size_t rapt_plan_workspace(const rapt_plan *plan) { return plan ? plan->d.worksp
 
 rapt_status rapt_plan_report(const rapt_plan *plan, rapt_report **report) {
   if (report) *report = NULL;
-  if (!plan || !report) return RAPT_ARG;
+  if (!report) return RAPT_ARG;
+  if (!plan) return rapti_report_null(RAPT_FIELD_PLAN, report);
   return rapti_report_make(plan->d.ctx, plan->d.registry, &plan->d.problem, report);
 }
 
@@ -117,7 +137,7 @@ rapt_status rapt_plan_run(const rapt_plan *plan, const rapt_buffers *b, void *wo
   if (!plan || !b || rapti_plan_runnable(plan, NULL) != RAPT_OK) return RAPT_ARG;
   rapti_workspace ws = {workspace, bytes};
   rapt_status st = rapti_check_run(plan, b, &ws, NULL);
-  return st == RAPT_OK ? rapti_plan_execute(plan, b, workspace, stream) : st;
+  return st == RAPT_OK ? rapti_plan_execute(plan, b, workspace, stream, NULL) : st;
 }
 
 /* Bytes of one element of value 0 or -inf, repeated over a tensor of any strides. */
@@ -149,7 +169,8 @@ static void write_empty(const rapt_plan *plan, const rapt_buffers *b) {
   }
 }
 
-rapt_status rapti_plan_execute(const rapt_plan *plan, const rapt_buffers *b, void *workspace, void *stream) {
+rapt_status rapti_plan_execute(const rapt_plan *plan, const rapt_buffers *b, void *workspace, void *stream,
+                               rapt_reason *why) {
   const rapti_decided *d = &plan->d;
   if (d->core_writes) {
     write_empty(plan, b);
@@ -161,11 +182,15 @@ rapt_status rapti_plan_execute(const rapt_plan *plan, const rapt_buffers *b, voi
   memcpy(&copy, b, sizeof copy);
   copy.struct_size = sizeof copy;
   char *ws = workspace;
+  /* Of foreign code too: its callback computes under the default modes, and what it sets on this thread is undone. */
+  const rapti_float_state modes = rapti_float_enter();
   if (d->request.casts) {
     rapti_cast_run(plan, b, ws, &copy);
     ws += d->request.cast_bytes;
   }
   if (d->choice.workspace == 0) ws = NULL;
   atomic_fetch_add_explicit(cap->entered, 1, memory_order_relaxed);
-  return backend->run(backend->self, cap->local, plan->state, &d->request.cast, &copy, ws, stream);
+  rapt_status st = backend->run(backend->self, cap->local, plan->state, &d->request.cast, &copy, ws, stream);
+  rapti_float_leave(modes);
+  return returned(cap, "run", st, false, why);
 }

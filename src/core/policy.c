@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const struct { const char *name; uint32_t bit; } classes[] = {
-  {"reference", RAPT_CLASS_REFERENCE}, {"fused", RAPT_CLASS_FUSED}, {"flash", RAPT_CLASS_FLASH},
-  {"host", RAPT_CLASS_HOST}, {"approx", RAPT_CLASS_APPROX},
+  {"class:reference", RAPT_CLASS_REFERENCE}, {"class:fused", RAPT_CLASS_FUSED}, {"class:flash", RAPT_CLASS_FLASH},
+  {"class:host", RAPT_CLASS_HOST}, {"class:approx", RAPT_CLASS_APPROX},
 };
 enum { N_CLASSES = sizeof classes / sizeof classes[0] };
 static const char class_prefix[] = "class:";
@@ -45,7 +45,7 @@ static bool resolve(const char *text, size_t len, const rapti_registry *g, rapti
   if (len > CLASS_PREFIX && memcmp(text, class_prefix, CLASS_PREFIX) == 0) {
     name->kind = RAPTI_NAME_CLASS;
     for (int i = 0; i < N_CLASSES; i++)
-      if (same(text + CLASS_PREFIX, len - CLASS_PREFIX, classes[i].name)) name->classes = classes[i].bit;
+      if (same(text, len, classes[i].name)) name->classes = classes[i].bit;
     return name->classes != 0;
   }
   for (uint8_t kind = RAPTI_NAME_ID; kind <= RAPTI_NAME_DISPLAY; kind++) {
@@ -73,32 +73,48 @@ const char *rapti_policy_level_name(const rapti_policy *policy, int level) {
   return level == RAPTI_CALL && policy->origin && *policy->origin ? policy->origin : rapti_level_name(level);
 }
 
-/* got: the name. want: the legal names, as far as they fit: the first parts of the ids, then the classes. */
+/* Tries every name that a row goes by. */
+static void near_row(rapti_near *near, const rapt_row *row) {
+  rapti_near_try(near, row->id, strcspn(row->id, "."));
+  rapti_near_try(near, row->id, strlen(row->id));
+  for (const char *s = row->aliases; s && *s;) {
+    size_t n = strcspn(s, ",");
+    rapti_near_try(near, s, n);
+    s += n + (s[n] == ',');
+  }
+  rapti_near_try(near, row->display, strlen(row->display));
+}
+
+/* got: the name. want: the nearest of all names, and the legal ones as far as they fit: the first parts of the ids, then
+ * the classes. */
 static void name_unknown(const char *name, size_t len, const rapti_registry *g, rapt_reason *why) {
-  char got[sizeof why->got], list[sizeof why->want];
-  rapti_text unknown = rapti_text_begin(got, sizeof got);
-  rapti_text_putn(&unknown, name, len);
-  rapti_text_end(&unknown);
-  rapti_reason_got(why, "%s", got);
-  rapti_text t = rapti_text_begin(list, sizeof list);
+  char text[sizeof why->want];
+  rapti_near near = rapti_near_begin(name, len);
+  for (uint32_t i = 0; i < g->n_rows; i++) near_row(&near, &g->rows[i].row);
+  for (int i = 0; i < N_CLASSES; i++) rapti_near_try(&near, classes[i].name, strlen(classes[i].name));
+  size_t lead = 0;
+  if (near.best) {
+    rapti_text t = rapti_text_begin(text, sizeof text);
+    rapti_text_putn(&t, near.best, near.best_n);
+    rapti_text_put(&t, ", the nearest name, or ");
+    lead = t.len < sizeof text / 2 ? t.len : 0;
+  }
+  memcpy(text + lead, "one of ", 7);
+  lead += 7;
+  rapti_list list = rapti_list_begin(text + lead, sizeof text - lead);
   const char *before = "";
   size_t before_len = 0;
   for (uint32_t i = 0; i < g->n_rows; i++) {
     const char *id = g->rows[i].row.id;
     size_t n = strcspn(id, ".");
     if (n == before_len && memcmp(id, before, n) == 0) continue;
-    if (t.len) rapti_text_put(&t, ", ");
-    rapti_text_putn(&t, id, n);
+    rapti_list_add(&list, id, n);
     before = id;
     before_len = n;
   }
-  for (int i = 0; i < N_CLASSES; i++) {
-    if (t.len) rapti_text_put(&t, ", ");
-    rapti_text_put(&t, class_prefix);
-    rapti_text_put(&t, classes[i].name);
-  }
-  rapti_text_end(&t);
-  rapti_reason_want(why, "%s", list);
+  for (int i = 0; i < N_CLASSES; i++) rapti_list_add(&list, classes[i].name, strlen(classes[i].name));
+  rapti_reason_got_bytes(why, name, len);
+  rapti_reason_want(why, "%s", text);
 }
 
 static bool is_set(const char *names) { return names && *names; }
@@ -108,10 +124,8 @@ static rapt_status add_names(const char *text, int level, int field, const rapti
   for (const char *s = text;; s++) {
     size_t len = strcspn(s, ",");
     if (len == 0 || set->n == RAPTI_MAX_NAMES) {
-      rapti_reason_set(why, RAPT_CODE_SYNTAX, field, -1, s - text);
-      rapti_reason_got(why, "%d", (int)(s - text));
-      if (len == 0) rapti_reason_want(why, "a name");
-      else rapti_reason_want(why, "at most %d names", RAPTI_MAX_NAMES);
+      rapti_syntax(why, field, text, strlen(text), (size_t)(s - text), "a name");
+      if (len != 0) rapti_reason_want(why, "at most %d names", RAPTI_MAX_NAMES);
       return RAPT_ARG;
     }
     if (len > UINT16_MAX || !resolve(s, len, g, &set->name[set->n])) {

@@ -50,6 +50,98 @@ static rapt_status fault(rapt_reason *why, int code, int field, const char *got,
   return RAPT_ARG;
 }
 
+/* ---- Names that are taken ---- */
+
+/* The built-in backend that has this row; -1: none. */
+static int64_t home_of(const char *id) {
+  for (size_t i = 0; i < N_BUILTIN; i++)
+    for (uint32_t j = 0; j < builtin[i]()->n_rows; j++)
+      if (strcmp(builtin[i]()->rows[j].id, id) == 0) return (int64_t)i;
+  return -1;
+}
+
+static bool same_length(const char *a, size_t n, const char *b) { return strncmp(a, b, n) == 0 && b[n] == '\0'; }
+
+/* Is the id one of rapt's own, or would it stand below or above one: cpu, cpu.avx2, cpu.mine, ref? */
+static bool is_own(const rapti_registry *g, const char *id) {
+  size_t n = strcspn(id, ".");
+  for (uint32_t i = 0; i < g->n_rows; i++) {
+    const rapt_row *row = &g->rows[i].row;
+    if (row->place == RAPT_PLACE_OWN && strcspn(row->id, ".") == n && strncmp(row->id, id, n) == 0) return true;
+  }
+  return false;
+}
+
+/* May these rows replace that one: is it the same provider again? */
+static bool same_provider(const rapt_backend *a, const rapt_backend *b) {
+  return a->self == b->self && a->name && b->name && strcmp(a->name, b->name) == 0;
+}
+
+static bool has_row(const rapt_backend *b, const char *id) {
+  for (uint32_t i = 0; i < b->n_rows; i++)
+    if (strcmp(b->rows[i].id, id) == 0) return true;
+  return false;
+}
+
+/* Does a name of the policy already speak of this row: its id or what is above it, an alias, its display? */
+static bool speaks_of(const char *name, size_t n, const rapt_row *row) {
+  if (strncmp(name, row->id, n) == 0 && (row->id[n] == '\0' || row->id[n] == '.')) return true;
+  if (row->display && same_length(name, n, row->display)) return true;
+  for (const char *s = row->aliases; s && *s;) {
+    size_t len = strcspn(s, ",");
+    if (len == n && memcmp(s, name, n) == 0) return true;
+    s += len + (s[len] == ',');
+  }
+  return false;
+}
+
+/* A row of another backend that has the name; rows that the new one replaces or belongs to share theirs. */
+static const rapt_row *taken_by(const rapti_registry *g, const rapt_backend *b, const rapt_row *row, const char *name,
+                                size_t n) {
+  int64_t home = home_of(row->id);
+  for (uint32_t i = 0; i < g->n_rows; i++) {
+    const rapt_row *other = &g->rows[i].row;
+    if (!speaks_of(name, n, other) || has_row(b, other->id)) continue;
+    if (home >= 0 && home_of(other->id) == home) continue;
+    if (same_provider(&g->backends[g->rows[i].backend], b)) continue;
+    return other;
+  }
+  return NULL;
+}
+
+static rapt_status name_fault(const char *name, size_t n, const char *what, const char *owner, rapt_reason *why) {
+  rapti_reason_set(why, RAPT_CODE_UNKNOWN_NAME, RAPT_FIELD_BACKEND, -1, -1);
+  rapti_reason_got(why, "%.*s", (int)n, name);
+  rapti_reason_want(why, "another %s: this one belongs to %s", what, owner);
+  return RAPT_ARG;
+}
+
+static rapt_status row_names_free(const rapti_registry *g, const rapt_backend *b, const rapt_row *row, rapt_reason *why) {
+  const rapt_row *owner;
+  size_t n = strlen(row->id);
+  int64_t at = find_id(g, row->id);
+  if (is_own(g, row->id)) return name_fault(row->id, n, "id", "rapt", why);
+  if (at >= 0 && g->rows[at].registered && !same_provider(&g->backends[g->rows[at].backend], b))
+    return name_fault(row->id, n, "id", g->backends[g->rows[at].backend].name, why);
+  if (at < 0 && (owner = taken_by(g, b, row, row->id, n))) return name_fault(row->id, n, "id", owner->id, why);
+  const char *display = row->display;
+  if (display && strcmp(display, row->id) && (owner = taken_by(g, b, row, display, strlen(display))))
+    return name_fault(display, strlen(display), "display name", owner->id, why);
+  for (const char *s = row->aliases; s && *s;) {
+    n = strcspn(s, ",");
+    if ((owner = taken_by(g, b, row, s, n))) return name_fault(s, n, "alias", owner->id, why);
+    s += n + (s[n] == ',');
+  }
+  return RAPT_OK;
+}
+
+/* A provider brings names of its own: none that a policy already uses for another backend's rows (D8). */
+static rapt_status names_free(const rapti_registry *g, const rapt_backend *b, rapt_reason *why) {
+  rapt_status st = RAPT_OK;
+  for (uint32_t i = 0; i < b->n_rows && st == RAPT_OK; i++) st = row_names_free(g, b, &b->rows[i], why);
+  return st;
+}
+
 /* Adds a backend whose texts live long enough. lives: one a row, for ids that are new. */
 static rapt_status add_backend(rapti_registry *g, const rapt_backend *b, bool registered, rapti_row_life *lives,
                                rapt_reason *why) {
@@ -133,24 +225,35 @@ static bool id_legal(const char *id) {
   return true;
 }
 
+static rapt_status aliases_check(const rapt_row *row, rapt_reason *why) {
+  static const char legal[] = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
+  for (const char *s = row->aliases; s; s += s[strcspn(s, ",")] ? strcspn(s, ",") + 1 : 0) {
+    size_t n = strspn(s, legal);
+    if (n == 0 || (s[n] != ',' && s[n] != '\0'))
+      return fault(why, RAPT_CODE_SYNTAX, RAPT_FIELD_BACKEND, row->aliases, "aliases of a-z 0-9 _ . - with commas between");
+    if (s[n] == '\0') return RAPT_OK;
+  }
+  return RAPT_OK;
+}
+
 /* Rows of a provider built for a later version are longer: the first says by how much. */
 static const rapt_row *row_at(const rapt_backend *b, uint32_t i) {
   return (const rapt_row *)(const void *)((const char *)b->rows + (size_t)i * b->rows[0].struct_size);
 }
 
 static rapt_status row_check(const rapt_row *row, rapt_reason *why) {
-  rapt_status st = rapti_struct_check(row, sizeof *row, RAPT_FIELD_STRUCT_SIZE, why);
+  rapt_status st = rapti_struct_check(row, sizeof *row, "rapt_row", why);
   if (st != RAPT_OK) return st;
   if (!id_legal(row->id))
-    return fault(why, RAPT_CODE_SYNTAX, RAPT_FIELD_BACKEND, row->id ? row->id : "no id", "an id of a-z 0-9 _ .");
+    return fault(why, RAPT_CODE_SYNTAX, RAPT_FIELD_BACKEND, row->id ? row->id : "no id", "an id of a-z, 0-9, \".\" and \"_\"");
   if (row->place != RAPT_PLACE_OPT_IN && row->place != RAPT_PLACE_FIRST && row->place != RAPT_PLACE_HOST)
     return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_BACKEND, row->id, "place first, host or opt-in");
   if (row->n_dims && !row->dims) return fault(why, RAPT_CODE_NULL, RAPT_FIELD_BACKEND, row->id, "the list dims");
-  return RAPT_OK;
+  return aliases_check(row, why);
 }
 
 static rapt_status backend_check(const rapt_backend *b, rapt_reason *why) {
-  rapt_status st = rapti_struct_check(b, sizeof *b, RAPT_FIELD_STRUCT_SIZE, why);
+  rapt_status st = rapti_struct_check(b, sizeof *b, "rapt_backend", why);
   if (st != RAPT_OK) return st;
   if (b->api_version != RAPT_PROVIDER_VERSION) {
     rapti_reason_set(why, RAPT_CODE_VERSION, RAPT_FIELD_BACKEND, -1, -1);
@@ -166,6 +269,8 @@ static rapt_status backend_check(const rapt_backend *b, rapt_reason *why) {
     }
     st = row_check(row_at(b, i), why);
     if (st != RAPT_OK) return st;
+    if (!b->run && row_at(b, i)->place == RAPT_PLACE_FIRST)
+      return fault(why, RAPT_CODE_NULL, RAPT_FIELD_RUN, row_at(b, i)->id, "run, for a row of place first");
   }
   return RAPT_OK;
 }
@@ -241,7 +346,8 @@ static rapt_status extend(rapt_ctx *ctx, const rapti_registry *old, const rapt_b
   memcpy(g->backends, old->backends, old->n_backends * sizeof *old->backends);
   memcpy(g->broken, old->broken, old->n_backends * sizeof *old->broken);
   memcpy(g->rows, old->rows, old->n_rows * sizeof *old->rows);
-  rapt_status st = add_backend(g, b, true, lives, why);
+  rapt_status st = names_free(old, b, why);
+  if (st == RAPT_OK) st = add_backend(g, b, true, lives, why);
   if (st == RAPT_OK) {
     rapti_registry_finish(g);
     *out = g;

@@ -24,16 +24,43 @@ rapt_status rapti_report_make(rapt_ctx *ctx, rapti_registry *g, const rapt_probl
   return r->status;
 }
 
+rapt_status rapti_report_bare(rapt_ctx *ctx, rapt_status st, const rapt_reason *why, rapt_report **out) {
+  if (!out) return st;
+  rapt_report *r = rapti_zalloc(ctx, sizeof *r);
+  if (!r) return RAPT_NOMEM;
+  rapti_ctx_ref(ctx);
+  r->d.ctx = ctx;
+  r->d.registry = rapti_registry_get(ctx);
+  r->d.choice.row = -1;
+  r->d.kernel = "";
+  r->bare = 1;
+  r->error.struct_size = sizeof r->error;
+  rapti_report_fail(r, st, why);
+  *out = r;
+  return st;
+}
+
+/* Without a context there is no memory to make a report in. These are never written to. */
+#define NULL_REPORT(at) \
+  {.d = {.choice = {.row = -1}, .kernel = ""}, .status = RAPT_ARG, .bare = 1, .has_error = 1, \
+   .error = {.struct_size = sizeof(rapt_reason), .code = RAPT_CODE_NULL, .field = at, .axis = -1, .index = -1}}
+static const rapt_report null_ctx = NULL_REPORT(RAPT_FIELD_CTX), null_plan = NULL_REPORT(RAPT_FIELD_PLAN);
+
+rapt_status rapti_report_null(int field, rapt_report **out) {
+  if (out) *out = (rapt_report *)(uintptr_t)(field == RAPT_FIELD_CTX ? &null_ctx : &null_plan);
+  return RAPT_ARG;
+}
+
 void rapti_report_fail(rapt_report *r, rapt_status status, const rapt_reason *why) {
   r->status = status;
   r->error = *why;
   r->has_error = 1;
-  if (status == RAPT_ARG) r->has_rows = 0;
+  if (status == RAPT_ARG || status == RAPT_ABI) r->has_rows = 0;
 }
 
 rapt_status rapti_report_for(rapt_ctx *ctx, rapti_registry *g, const rapt_problem *p, rapt_status st,
                              const rapt_reason *why, rapt_report **report) {
-  if (!report || st == RAPT_NOMEM || st == RAPT_ABI) return st;
+  if (!report || st == RAPT_NOMEM) return st;
   rapt_status decided = rapti_report_make(ctx, g, p, report);
   if (decided == RAPT_NOMEM) return decided;
   if (st != decided) rapti_report_fail(*report, st, why);
@@ -42,8 +69,11 @@ rapt_status rapti_report_for(rapt_ctx *ctx, rapti_registry *g, const rapt_proble
 
 rapt_status rapt_explain(rapt_ctx *ctx, const rapt_problem *p, rapt_report **report) {
   if (report) *report = NULL;
-  if (!ctx || !p || !report) return RAPT_ARG;
-  if (rapti_struct_check(p, sizeof *p, RAPT_FIELD_STRUCT_SIZE, NULL) != RAPT_OK) return RAPT_ABI;
+  if (!report) return RAPT_ARG;
+  if (!ctx) return rapti_report_null(RAPT_FIELD_CTX, report);
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_status readable = rapti_problem_readable(p, &why);
+  if (readable != RAPT_OK) return rapti_report_bare(ctx, readable, &why, report);
   rapti_registry *g = rapti_registry_get(ctx);
   rapt_status st = rapti_report_make(ctx, g, p, report);
   rapti_registry_unref(ctx, g);
@@ -51,7 +81,7 @@ rapt_status rapt_explain(rapt_ctx *ctx, const rapt_problem *p, rapt_report **rep
 }
 
 void rapt_report_destroy(rapt_report *r) {
-  if (!r) return;
+  if (!r || !r->d.ctx) return;              /* no context: one of the constants */
   rapt_ctx *ctx = r->d.ctx;
   rapti_registry_unref(ctx, r->d.registry);
   rapti_free(ctx, r);
@@ -61,7 +91,12 @@ void rapt_report_destroy(rapt_report *r) {
 /* ---- What a decision says ---- */
 
 const char *rapti_row_display(const rapti_cap *cap) { return cap->row.display ? cap->row.display : cap->row.id; }
-const char *rapti_row_isa(const rapti_cap *cap) { return cap->isa < 0 ? "" : rapti_isa_name(cap->isa); }
+
+/* Own rows without a level are plain C, compiled for every CPU. */
+const char *rapti_row_isa(const rapti_cap *cap) {
+  if (cap->isa >= 0) return rapti_isa_name(cap->isa);
+  return cap->row.place == RAPT_PLACE_OWN ? rapti_isa_name(RAPTI_ISA_SCALAR) : "";
+}
 
 const char *rapti_report_level(const rapt_report *r) {
   return rapti_policy_level_name(&r->d.policy, r->d.choice.level);
@@ -86,6 +121,26 @@ uint32_t rapti_report_consents(const rapti_decided *d, const char *out[3]) {
   return n;
 }
 
+uint64_t rapti_report_exempt(const rapt_report *r) {
+  const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
+  if (!cap || cap->row.place != RAPT_PLACE_HOST || !cap->registered || r->d.ctx->what_if) return 0;
+  rapti_needs needs;
+  rapti_needs_make(&r->d.request, &needs);
+  const rapt_row *limits = &r->d.registry->rows[r->matches[r->d.choice.row].effective].row;
+  uint64_t lacks = needs.bits & ~(limits->can & ~limits->unknown);
+  if (rapti_names_find(&r->d.policy.require, &cap->row, cap->row.classes, true)) lacks &= ~RAPT_CAN_X1_PATTERN;
+  return lacks & (RAPT_CAN_ISOLATE | RAPT_CAN_X1_PATTERN);
+}
+
+/* Elements of out times their size; its dtype is that of the request, whoever is chosen (D19). */
+static void fill_out(const rapt_problem *cast, rapt_decision *d) {
+  int64_t size[4];
+  d->out_dtype = cast->out.dtype;
+  d->out_bytes = rapt_dtype_bytes(cast->out.dtype);
+  rapti_tensor_sizes(cast, RAPT_FIELD_OUT, size);
+  for (int i = 0; i < 4; i++) d->out_bytes *= (uint64_t)size[i];
+}
+
 static void fill_chosen(const rapt_report *r, const rapti_cap *cap, rapt_decision *d) {
   d->row = cap->row.id;
   d->backend = r->d.registry->backends[cap->backend].name;
@@ -97,19 +152,19 @@ static void fill_chosen(const rapt_report *r, const rapti_cap *cap, rapt_decisio
   d->rng = rapti_report_rng(r);
   d->classes = r->classes;
   d->accuracy = cap->row.accuracy;
-  d->threads = r->d.policy.threads;
+  d->threads = rapti_decided_threads(&r->d);
   d->fallback = r->d.choice.fallback;
   d->workspace_bytes = r->d.workspace;
 }
 
 rapt_status rapt_report_decision(const rapt_report *r, rapt_decision *out) {
-  if (!r || !out) return RAPT_ARG;
+  if (!out) return RAPT_ARG;
   rapt_decision d = RAPT_DECISION_INIT;
   d.row = d.backend = d.display = d.kernel = d.isa = d.level = d.exactness = d.rng = "";
-  d.status = (int32_t)r->status;
-  d.hypothetical = r->d.ctx->what_if;
+  d.status = r ? (int32_t)r->status : RAPT_ARG;
+  d.hypothetical = r && r->d.ctx && r->d.ctx->what_if;
   d.off = INT64_MIN;
-  if (r->has_rows) {
+  if (r && r->has_rows) {
     const rapti_cap *cap = rapti_chosen(&r->d);
     d.n_rows = r->d.registry->n_rows;
     d.cast_dtype = r->d.request.cast_dtype;
@@ -117,9 +172,21 @@ rapt_status rapt_report_decision(const rapt_report *r, rapt_decision *out) {
     d.cast_bytes = r->d.request.cast_bytes;
     d.off = r->d.request.off;
     d.scale = r->d.request.cast.scale;
+    d.undecided = r->d.choice.undecided;
+    d.ran = cap && atomic_load_explicit(&((rapt_report *)(uintptr_t)r)->ran, memory_order_relaxed);
+    fill_out(&r->d.request.cast, &d);
     if (cap) fill_chosen(r, cap, &d);
   }
-  return rapti_struct_give(out, &d, sizeof d);
+  rapt_status st = rapti_struct_give(out, &d, sizeof d);
+  return r ? st : RAPT_ARG;
+}
+
+rapt_status rapt_report_entered(rapt_report *r) {
+  const rapti_cap *cap = r && r->has_rows ? rapti_chosen(&r->d) : NULL;
+  if (!cap || cap->row.place != RAPT_PLACE_HOST || r->d.ctx->what_if) return RAPT_ARG;
+  atomic_fetch_add_explicit(cap->entered, 1, memory_order_relaxed);
+  atomic_store_explicit(&r->ran, 1, memory_order_relaxed);
+  return RAPT_OK;
 }
 
 rapt_status rapt_report_error(const rapt_report *r, rapt_reason *reason) {

@@ -165,7 +165,7 @@ static void chosen(const rapt_report *r, const rapti_cap *cap, rapti_text *t) {
   next_key(t, "isa");
   string_or_null(t, rapti_row_isa(cap));
   next_key(t, "threads");
-  rapti_text_uint(t, r->d.policy.threads);
+  int_or_null(t, rapti_decided_threads(&r->d), rapti_decided_threads(&r->d) > 0);
   next_key(t, "classes");
   class_list(r->classes, t);
   next_key(t, "accuracy");
@@ -232,20 +232,37 @@ static void put_row(const rapt_report *r, uint32_t i, const char *const *names, 
   rapti_text_put(t, "]}");
 }
 
+/* The facts that an undecided report waits for. */
+static void missing(const rapt_report *r, rapti_text *t) {
+  rapti_missing set = {0};
+  for (uint32_t i = 0; i < rapt_report_count(r); i++)
+    if (rapti_report_open(r, i)) rapti_report_missing(r, i, &set);
+  rapti_text_putc(t, '[');
+  for (uint32_t i = 0; i < set.n; i++) {
+    if (i) rapti_text_putc(t, ',');
+    rapti_text_json(t, set.name[i]);
+  }
+  rapti_text_putc(t, ']');
+}
+
 static void put_call(const rapt_report *r, rapti_text *t) {
-  char problem[ROOM], hash[17];
-  rapt_problem_format(&r->d.problem, problem, sizeof problem);
+  char problem[ROOM] = "", hash[17] = "";
+  if (!r->bare) rapt_problem_format(&r->d.problem, problem, sizeof problem);
   next_key(t, "problem");
-  rapti_text_json(t, problem);
+  string_or_null(t, problem);
   next_key(t, "policy");
   if (r->has_rows) put_policy(&r->d.policy, t);
   else rapti_text_put(t, "null");
   next_key(t, "facts");
-  rapti_facts_json(&r->d.registry->facts, t);
   rapti_text h = rapti_text_begin(hash, sizeof hash);
-  rapti_text_printf(&h, "%016llx", (unsigned long long)rapti_registry_hash(r->d.registry));
+  if (r->d.registry) {
+    rapti_facts_json(&r->d.registry->facts, t);
+    rapti_text_printf(&h, "%016llx", (unsigned long long)rapti_registry_hash(r->d.registry));
+  } else {
+    rapti_text_put(t, "null");
+  }
   next_key(t, "tables");
-  rapti_text_json(t, hash);
+  string_or_null(t, hash);
 }
 
 static void put_decision(const rapt_report *r, rapti_text *t) {
@@ -270,6 +287,11 @@ static void put_decision(const rapt_report *r, rapti_text *t) {
   string_or_null(t, rapti_report_rng(r));
   next_key(t, "assume_finite");
   boolean(t, (r->d.problem.flags & RAPT_ASSUME_FINITE) != 0);
+  uint64_t exempt = rapti_report_exempt(r);
+  next_key(t, "exempt");
+  rapti_text_put(t, exempt & RAPT_CAN_ISOLATE ? "[\"ISOLATION\"" : "[");
+  if (exempt & RAPT_CAN_X1_PATTERN) rapti_text_put(t, exempt & RAPT_CAN_ISOLATE ? ",\"RNG\"" : "\"RNG\"");
+  rapti_text_putc(t, ']');
   next_key(t, "backward");
   rapti_text_put(t, "null");
   next_key(t, "verify");
@@ -287,7 +309,11 @@ void rapti_report_json(const rapt_report *r, const char *const *names, rapti_tex
   next_key(t, "error");
   error(r, names, t);
   next_key(t, "hypothetical");
-  boolean(t, r->d.ctx->what_if);
+  boolean(t, r->d.ctx && r->d.ctx->what_if);
+  next_key(t, "undecided");
+  boolean(t, r->has_rows && r->d.choice.undecided);
+  next_key(t, "missing");
+  missing(r, t);
   put_call(r, t);
   put_decision(r, t);
   next_key(t, "rows");

@@ -27,7 +27,12 @@ static void put_bytes(rapti_text *t, uint64_t bytes) {
 /* Before a call nothing "uses" anything (R3). */
 static void headline(const rapt_report *r, rapti_text *t) {
   const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
-  bool ran = r->ran && cap;
+  bool ran = cap && r->ran;
+  if (r->bare) {
+    rapti_text_put(t, rapt_status_name((int32_t)r->status));
+    rapti_text_put(t, " before a problem could be read\n");
+    return;
+  }
   if (r->has_error) {
     rapti_text_put(t, rapt_status_name((int32_t)r->status));
     rapti_text_put(t, ran ? " from " : " for ");
@@ -55,27 +60,29 @@ static void put_error(const rapt_report *r, const char *const *names, rapti_text
     rapt_reason_format(&r->error, NULL, names, sentence, sizeof sentence);
     rapti_text_put(t, sentence);
   } else {
-    rapti_text_put(t, "the backend returned ");
     rapti_text_put(t, r->error.got);
-    rapti_text_put(t, "; outputs may be partly written");
+    if (*r->error.want) rapti_text_put(t, "; ");
+    rapti_text_put(t, r->error.want);
+    if (r->ran) rapti_text_put(t, "; outputs may be partly written");
   }
   rapti_text_putc(t, '\n');
 }
 
 static void put_kernel(const rapt_report *r, const rapti_cap *cap, rapti_text *t) {
+  const char *isa = rapti_row_isa(cap);
+  uint32_t threads = rapti_decided_threads(&r->d);
   put_label(t, "kernel");
   rapti_text_put(t, r->d.kernel);
-  rapti_text_put(t, " (");
-  if (*rapti_row_isa(cap)) {
-    rapti_text_put(t, rapti_row_isa(cap));
-    rapti_text_put(t, ", ");
-  }
-  rapti_text_uint(t, r->d.policy.threads);
-  rapti_text_put(t, r->d.policy.threads == 1 ? " thread)\n" : " threads)\n");
+  if (*isa || threads) rapti_text_put(t, " (");
+  rapti_text_put(t, isa);
+  if (*isa && threads) rapti_text_put(t, ", ");
+  if (threads) rapti_text_uint(t, threads);
+  if (threads) rapti_text_put(t, threads == 1 ? " thread" : " threads");
+  rapti_text_put(t, *isa || threads ? ")\n" : "\n");
   put_label(t, "decided by");
   rapti_text_put(t, rapti_report_level(r));
   if (r->d.choice.level == RAPTI_BUILTIN) rapti_text_put(t, " order");
-  if (r->d.choice.fallback) rapti_text_put(t, "; a preferred row could not run");
+  if (r->d.choice.fallback && !r->d.choice.undecided) rapti_text_put(t, "; a preferred row could not run");
   rapti_text_putc(t, '\n');
 }
 
@@ -100,6 +107,44 @@ static void put_casts(const rapt_report *r, rapti_text *t) {
   rapti_text_putc(t, '\n');
 }
 
+/* Nothing of a forward's outputs has an element (S6). */
+static bool nothing_to_do(const rapti_decided *d) {
+  const rapt_problem *p = &d->request.cast;
+  bool no_rows = p->B == 0 || p->Hq == 0 || p->Sq == 0;
+  return !p->backward && (no_rows || (p->Dv == 0 && !(p->flags & RAPT_WANT_LSE)));
+}
+
+/* What more facts could change, and which they are. The last line of an undecided report. */
+static void put_missing(const rapti_missing *set, const char *between, rapti_text *t) {
+  for (uint32_t i = 0; i < set->n; i++) {
+    if (i) rapti_text_put(t, between);
+    rapti_text_put(t, set->name[i]);
+  }
+  rapti_text_putc(t, '\n');
+}
+
+static void put_maybe(const rapt_report *r, rapti_text *t) {
+  for (uint32_t i = 0; r->d.choice.row >= 0 && i < rapt_report_count(r); i++) {
+    rapti_missing set = {0};
+    if (!rapti_report_open(r, i)) continue;
+    rapti_report_missing(r, i, &set);
+    put_label(t, "undecided");
+    rapti_text_put(t, "may be ");
+    rapti_text_put(t, r->d.registry->rows[i].row.id);
+    rapti_text_put(t, set.n == 0 ? " instead" : set.n == 1 ? " instead: add the fact " : " instead: add the facts ");
+    put_missing(&set, ", ", t);
+  }
+}
+
+static void put_all_missing(const rapt_report *r, rapti_text *t) {
+  rapti_missing set = {0};
+  for (uint32_t i = 0; i < rapt_report_count(r); i++)
+    if (rapti_report_open(r, i)) rapti_report_missing(r, i, &set);
+  if (set.n == 0) return;
+  rapti_text_put(t, "  missing facts: ");
+  put_missing(&set, ", ", t);
+}
+
 static void put_details(const rapt_report *r, rapti_text *t) {
   const char *consents[3];
   uint32_t n = rapti_report_consents(&r->d, consents);
@@ -113,7 +158,10 @@ static void put_details(const rapt_report *r, rapti_text *t) {
   put_label(t, "workspace");
   put_bytes(t, r->d.workspace);
   rapti_text_putc(t, '\n');
-  if (r->d.core_writes) {
+  if (nothing_to_do(&r->d)) {
+    put_label(t, "empty");
+    rapti_text_put(t, "nothing to do: out has no elements\n");
+  } else if (r->d.core_writes) {
     put_label(t, "rewrites");
     rapti_text_put(t, "empty: no row sees a key, the result is written without a kernel\n");
   }
@@ -125,6 +173,15 @@ static void put_details(const rapt_report *r, rapti_text *t) {
   if (r->d.problem.flags & RAPT_ASSUME_FINITE) {
     put_label(t, "promised");
     rapti_text_put(t, "assume_finite\n");
+  }
+  uint64_t exempt = rapti_report_exempt(r);
+  if (exempt & RAPT_CAN_ISOLATE) {
+    put_label(t, "host row");
+    rapti_text_put(t, "NaN or Inf of invisible elements may get through, as in the host's own call\n");
+  }
+  if (exempt & RAPT_CAN_X1_PATTERN) {
+    put_label(t, "host row");
+    rapti_text_put(t, "drops by the host's own pattern, as in the host's own call\n");
   }
   if (n == 0) return;
   put_label(t, "consents");
@@ -200,7 +257,7 @@ void rapti_report_text(const rapt_report *r, const char *const *names, bool all_
   headline(r, t);
   put_error(r, names, t);
   const rapti_cap *cap = r->has_rows ? rapti_chosen(&r->d) : NULL;
-  if (r->d.ctx->what_if) {
+  if (!r->bare && r->d.ctx->what_if) {
     char facts[1024];
     rapti_facts_format(&r->d.registry->facts, facts, sizeof facts);
     put_label(t, "what if");
@@ -208,6 +265,7 @@ void rapti_report_text(const rapt_report *r, const char *const *names, bool all_
     rapti_text_putc(t, '\n');
   }
   if (cap) {
+    put_maybe(r, t);
     put_kernel(r, cap, t);
     put_casts(r, t);
     put_details(r, t);
@@ -215,4 +273,5 @@ void rapti_report_text(const rapt_report *r, const char *const *names, bool all_
   put_passed_over(r, names, t);
   if (all_rows) put_rows(r, t);
   else put_others(r, t);
+  put_all_missing(r, t);
 }

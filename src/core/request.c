@@ -3,6 +3,8 @@
  * the metadata. A plain dense call takes a few hundred instructions: no text is made unless there is a fault. */
 #include "core/problem.h"
 
+#include "base/float_state.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -66,7 +68,7 @@ static rapt_status check_bias_dtype(const rapt_problem *cast, rapt_reason *why) 
   if (dtype == RAPT_NONE || exact) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_BIAS, RAPT_FIELD_BIAS);
   rapti_reason_got(why, "%s", rapt_dtype_name(dtype));
-  rapti_reason_want(why, acc == RAPT_FP64 ? "fp16, bf16, fp32 or fp64" : "fp16, bf16 or fp32 (fp32 accumulator)");
+  rapti_reason_want(why, acc == RAPT_FP64 ? "fp16, bf16, fp32 or fp64" : "fp16, bf16 or fp32");
   return RAPT_ARG;
 }
 
@@ -169,7 +171,7 @@ static rapt_status resolve_tensors(rapti_request *r, rapt_reason *why) {
     if (!(r->casts >> field & 1u) || resolve_copy(r, field)) continue;
     rapti_fault(why, RAPT_CODE_SIZE, field);
     rapti_reason_got(why, "too large for its cast");
-    rapti_reason_want(why, "64-bit counts of bytes");
+    rapti_reason_want(why, "bytes that 64 bits can count");
     return RAPT_ARG;
   }
   return RAPT_OK;
@@ -264,7 +266,7 @@ static void drop_caller_fields(rapt_problem *cast) {
   cast->require = cast->prefer = cast->forbid = cast->origin = NULL;
 }
 
-rapt_status rapti_request_make(const rapt_problem *p, rapti_request *r, rapt_reason *why) {
+static rapt_status request_make(const rapt_problem *p, rapti_request *r, rapt_reason *why) {
   rapt_status status = rapti_check_abi(p, why);
   if (status) return status;
   rapt_problem *cast = &r->cast;
@@ -285,4 +287,12 @@ rapt_status rapti_request_make(const rapt_problem *p, rapti_request *r, rapt_rea
   r->all_visible = all_visible(r);
   drop_caller_fields(cast);
   return RAPT_OK;
+}
+
+/* The scale is rounded (N3) and compared: not under the caller's modes (N18, D22). */
+rapt_status rapti_request_make(const rapt_problem *p, rapti_request *r, rapt_reason *why) {
+  const rapti_float_state modes = rapti_float_enter();
+  const rapt_status status = request_make(p, r, why);
+  rapti_float_leave(modes);
+  return status;
 }

@@ -173,7 +173,7 @@ static rapt_status check_extra(const rapt_plan *plan, const rapt_buffers *b, rap
     if (plan->allowed >> slot & 1 || !pointer(b, slots[slot].at)) continue;
     fault(why, RAPT_CODE_UNKNOWN_FIELD, slots[slot].field, -1);
     rapti_reason_got(why, "a pointer");
-    rapti_reason_want(why, "NULL, or the option in the problem");
+    rapti_reason_want(why, "no option of the problem asks for it");
     return RAPT_ARG;
   }
   return RAPT_OK;
@@ -312,7 +312,7 @@ static rapt_status check_arrays(const rapt_plan *plan, const rapt_buffers *b, ra
 }
 
 rapt_status rapti_check_run(const rapt_plan *plan, const rapt_buffers *b, const rapti_workspace *ws, rapt_reason *why) {
-  rapt_status st = rapti_struct_check(b, sizeof *b, RAPT_FIELD_STRUCT_SIZE, why);
+  rapt_status st = rapti_struct_check(b, sizeof *b, "rapt_buffers", why);
   if (st == RAPT_OK) st = check_extra(plan, b, why);
   if (st == RAPT_OK) st = check_null(plan, b, ws, why);
   if (st == RAPT_OK) st = check_align(plan, b, ws, why);

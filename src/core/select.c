@@ -45,21 +45,19 @@ typedef struct walk {
   rapti_match *matches;
   rapti_needs needs;
   rapti_match scratch;
-  bool undecided, prefers_class;
+  bool undecided;
   const rapti_name *ban;      /* the first ban that alone kept a better row from running */
 } walk;
 
-/* Is this the first of the prefer names that means the row? which = prefer.n: does none? The classes of a member that
- * would be picked count. */
-static bool is_preference(const walk *w, uint32_t row, uint32_t which) {
-  const rapti_name_set *prefer = &w->policy->prefer;
-  const rapt_row *self = &w->g->rows[row].row;
+uint32_t rapti_prefer_rank(const rapti_registry *g, uint32_t row, const rapti_request *r, const rapti_policy *policy) {
+  const rapti_name_set *prefer = &policy->prefer;
+  const rapt_row *self = &g->rows[row].row;
   uint32_t classes = self->classes;
-  if (w->prefers_class) classes |= w->g->rows[rapti_member_row(w->g, row, w->r)].row.classes;
-  if (which < prefer->n && !rapti_name_matches(&prefer->name[which], self, classes)) return false;
-  for (uint32_t i = 0; i < which; i++)
-    if (rapti_name_matches(&prefer->name[i], self, classes)) return false;
-  return true;
+  bool by_class = false;                    /* only a class name needs the member, which may cost a few checks */
+  for (uint32_t i = 0; i < prefer->n; i++) by_class |= prefer->name[i].kind == RAPTI_NAME_CLASS;
+  if (by_class) classes |= g->rows[rapti_member_row(g, row, r)].row.classes;
+  const rapti_name *name = rapti_names_find(prefer, self, classes, false);
+  return name ? (uint32_t)(name - prefer->name) : prefer->n;
 }
 
 static const rapti_match *match_of(walk *w, uint32_t row) {
@@ -88,7 +86,7 @@ static bool can_run(walk *w, uint32_t row) {
 static int32_t first_of(walk *w, uint32_t wanted) {
   for (uint32_t at = w->g->first_ranked; at; at = w->g->rows[at - 1].next_ranked) {
     uint32_t row = at - 1;
-    if (w->policy->prefer.n && !is_preference(w, row, wanted)) continue;
+    if (w->policy->prefer.n && rapti_prefer_rank(w->g, row, w->r, w->policy) != wanted) continue;
     if (can_run(w, row)) return (int32_t)row;
   }
   return -1;
@@ -109,8 +107,6 @@ void rapti_select(const rapti_registry *g, const rapti_request *r, const rapti_p
   w.matches = matches;
   w.undecided = false;
   w.ban = NULL;
-  w.prefers_class = false;
-  for (uint32_t i = 0; i < policy->prefer.n; i++) w.prefers_class |= policy->prefer.name[i].kind == RAPTI_NAME_CLASS;
   rapti_needs_make(r, &w.needs);
   for (uint32_t i = 0; matches && i < g->n_rows; i++)
     rapti_match_with(g, i, r, &w.needs, policy, false, &matches[i], NULL);
@@ -118,7 +114,7 @@ void rapti_select(const rapti_registry *g, const rapti_request *r, const rapti_p
   int32_t row = -1;
   for (; preferred <= policy->prefer.n; preferred++)
     if ((row = first_of(&w, preferred)) >= 0) break;
-  *choice = (rapti_choice){.row = row, .level = RAPTI_BUILTIN, .undecided = row < 0 && w.undecided};
+  *choice = (rapti_choice){.row = row, .level = RAPTI_BUILTIN, .undecided = w.undecided};
   if (row < 0) return;
   choice->level = deciding_level(&w, preferred);
   choice->fallback = policy->prefer.n && preferred > 0;

@@ -9,8 +9,8 @@ static rapt_status check_target(const rapt_problem *p, const void *tensor, rapt_
   if (!p || !tensor) return rapti_fault(why, RAPT_CODE_NULL, p ? RAPT_FIELD_NONE : RAPT_FIELD_PROBLEM);
   if (p->struct_size >= sizeof *p) return RAPT_OK;
   rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
-  rapti_reason_got(why, "%lu", (unsigned long)p->struct_size);
-  rapti_reason_want(why, "%zu", sizeof *p);
+  rapti_reason_got(why, "a rapt_problem of %lu bytes", (unsigned long)p->struct_size);
+  rapti_reason_want(why, "this version's has %zu bytes", sizeof *p);
   return RAPT_ABI;
 }
 
@@ -47,7 +47,7 @@ static rapt_status check_ranks(const rapt_tensor *const t[3], rapt_reason *why) 
     if (t[i]->rank != 3 && t[i]->rank != 4) return rank_fault(why, RAPT_FIELD_Q + i, t[i]->rank, "3 or 4");
   for (int i = 1; i < 3; i++)
     if (t[i]->rank != t[0]->rank)
-      return rank_fault(why, RAPT_FIELD_Q + i, t[i]->rank, t[0]->rank == 3 ? "3, as q has," : "4, as q has,");
+      return rank_fault(why, RAPT_FIELD_Q + i, t[i]->rank, t[0]->rank == 3 ? "3 as q has" : "4 as q has");
   return RAPT_OK;
 }
 
@@ -149,8 +149,8 @@ rapt_status rapt_problem_output(const rapt_problem *p, int32_t which, rapt_tenso
   if (!tensor) return rapti_fault(why, RAPT_CODE_NULL, which);
   if (which != RAPT_FIELD_OUT && which != RAPT_FIELD_LSE) {
     rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_NONE);
-    rapti_reason_got(why, "%s", rapt_field_name(which));
-    rapti_reason_want(why, "out or lse");
+    rapti_reason_got(why, "%s is no output", rapt_field_name(which));
+    rapti_reason_want(why, "outputs are out and lse");
     return RAPT_ARG;
   }
   rapti_request r;

@@ -22,9 +22,7 @@ typedef struct parser {
 } parser;
 
 static bool expected(parser *ps, const char *at, const char *want) {
-  rapti_reason_set(ps->why, RAPT_CODE_SYNTAX, RAPT_FIELD_TEXT, -1, at - ps->text);
-  rapti_reason_got(ps->why, "%zu", (size_t)(at - ps->text));
-  rapti_reason_want(ps->why, "%s", want);
+  rapti_syntax(ps->why, RAPT_FIELD_TEXT, ps->text, ps->len, (size_t)(at - ps->text), want);
   return false;
 }
 
@@ -50,6 +48,12 @@ static bool next_item(span *rest, char c, span *item) {
 
 static bool take_int(parser *ps, span v, int64_t *out) {
   return rapti_parse_int(v.s, v.n, out) || expected(ps, v.s, "a whole number of 64 bits");
+}
+
+/* A size has no sign (S8). */
+static bool take_size(parser *ps, span v, int64_t *out) {
+  if (v.n && v.s[0] == '-') return expected(ps, v.s, "a size of 0 or more");
+  return take_int(ps, v, out);
 }
 
 static bool take_number(parser *ps, span v, double *out) {
@@ -272,12 +276,19 @@ static const struct {
 enum { KEYS = sizeof keys / sizeof keys[0] };
 
 static bool unknown_key(parser *ps, span key) {
-  char shown[80];
-  rapti_text t = rapti_text_begin(shown, sizeof shown);
-  for (size_t i = 0; i < key.n; i++) rapti_text_putc(&t, key.s[i] > ' ' && key.s[i] < 127 ? key.s[i] : '?');
+  rapti_near near = rapti_near_begin(key.s, key.n);
+  char list[sizeof ps->why->want - 16];
+  rapti_list names = rapti_list_begin(list, sizeof list);
+  for (const char *size = "bhqkd"; *size; size++) rapti_list_add(&names, size, 1);
+  for (int i = 0; i < KEYS; i++) {
+    rapti_near_try(&near, keys[i].name, strlen(keys[i].name));
+    rapti_list_add(&names, keys[i].name, strlen(keys[i].name));
+  }
   rapti_reason_set(ps->why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_TEXT, -1, key.s - ps->text);
-  rapti_reason_got(ps->why, "%s", shown);
-  rapti_reason_want(ps->why, "a key of the problem string");
+  rapti_reason_got_bytes(ps->why, key.s, key.n);
+  if (key.n == 1 && strchr("bhqkd", key.s[0])) rapti_reason_want(ps->why, "a size follows its letter, as in %c1", key.s[0]);
+  else if (near.best) rapti_reason_want(ps->why, "the nearest key is %.*s", (int)near.best_n, near.best);
+  else rapti_reason_want(ps->why, "keys are %s", list);
   return false;
 }
 
@@ -305,7 +316,7 @@ static bool key_token(parser *ps, span token) {
   if (ps->seen_keys >> i & 1) return expected(ps, token.s, "each key once");
   ps->seen_keys |= UINT64_C(1) << i;
   if (!value.s && keys[i].use == VALUE) return expected(ps, key.s + key.n, "\"=\" and a value");
-  if (value.s && keys[i].use == BARE) return expected(ps, key.s + key.n, "no value");
+  if (value.s && keys[i].use == BARE) return expected(ps, key.s + key.n, "the word alone, without \"=\"");
   return keys[i].set(ps, value);
 }
 
@@ -319,10 +330,10 @@ static bool size_token(parser *ps, span token) {
   if (ps->seen_sizes >> which & 1) return expected(ps, token.s, "each key once");
   ps->seen_sizes |= UINT64_C(1) << which;
   span other, size = cut((span){token.s + 1, token.n - 1}, '/', &other);
-  if (!take_int(ps, size, first[which])) return false;
+  if (!take_size(ps, size, first[which])) return false;
   if (!second[which]) return other.s ? expected(ps, other.s, "one size") : true;
   *second[which] = *first[which];
-  return !other.s || take_int(ps, other, second[which]);
+  return !other.s || take_size(ps, other, second[which]);
 }
 
 static bool dtypes_token(parser *ps, span token) {
@@ -455,8 +466,18 @@ static bool apply_names(parser *ps, char *names, size_t n) {
   return true;
 }
 
+static bool sizes_missing(parser *ps) {
+  char list[32];
+  rapti_list names = rapti_list_begin(list, sizeof list);
+  for (size_t i = 0; i < 5; i++)
+    if (!(ps->seen_sizes >> i & 1)) rapti_list_add(&names, &"bhqkd"[i], 1);
+  rapti_syntax(ps->why, RAPT_FIELD_TEXT, ps->text, ps->len, ps->len, "");
+  rapti_reason_want(ps->why, "%s as well", list);
+  return false;
+}
+
 static bool apply_rest(parser *ps, char *names, size_t n) {
-  if (ps->seen_sizes != 31) return expected(ps, ps->text + ps->len, "all of b, h, q, k and d");
+  if (ps->seen_sizes != 31) return sizes_missing(ps);
   if (ps->corner.s && ps->causal_corner.s) return expected(ps, ps->corner.s, "one corner, not causal= and align=");
   if (ps->dlse) ps->p.dlse.dtype = ps->p.q.dtype == RAPT_FP64 ? RAPT_FP64 : RAPT_FP32;
   return apply_lengths(ps) && apply_alibi(ps) && apply_autocast(ps) && apply_memory(ps) && apply_names(ps, names, n);
@@ -466,8 +487,8 @@ rapt_status rapt_problem_parse(const char *text, size_t len, rapt_problem *p, ch
   if (!text || !p) return rapti_fault(why, RAPT_CODE_NULL, text ? RAPT_FIELD_PROBLEM : RAPT_FIELD_TEXT);
   if (p->struct_size < sizeof *p) {
     rapti_fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_STRUCT_SIZE);
-    rapti_reason_got(why, "%lu", (unsigned long)p->struct_size);
-    rapti_reason_want(why, "%zu", sizeof *p);
+    rapti_reason_got(why, "a rapt_problem of %lu bytes", (unsigned long)p->struct_size);
+    rapti_reason_want(why, "this version's has %zu bytes", sizeof *p);
     return RAPT_ABI;
   }
   parser ps;

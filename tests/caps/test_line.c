@@ -112,6 +112,9 @@ static void R4_undecided(void **state) {
   tc_synth_add(&s, rows, 5, 0);
   assert_string_equal(line_of(SITE "require=fa2,cpu", "fp16,fp32", NULL, 1),
                       "cpu (CPU only; refused or undecided otherwise)");
+  /* A preferred row that waits for a fact: the row that would run without it is no answer. */
+  assert_string_equal(line_of(SITE "require=fa2,torch.sdpa prefer=fa2", NULL, NULL, 1),
+                      "torch_sdpa (CPU, CUDA fp32 only; undecided otherwise)");
   setup(NULL);
   rows[FA].cc = NULL;
 }

@@ -120,7 +120,7 @@ static void D6_combinations(void **state) {
   explains("fp16 b1 h4 q64 k64 d64 causal=off:int64 kvlen=int32 qlen=int64", "ok");
   explains(PLAIN " packed=int32,9/9", "ok");
   explains(PLAIN " packed=int64,9/9 causal=tl", "CU_SEQLENS(cu_q)");
-  says(PLAIN " window=3,3 mask=bool:1x1x64x64", 0, "bool | not with causal or a window");
+  says(PLAIN " window=3,3 mask=bool:1x1x64x64", 0, "given with causal or a window | one of the two");
   row = tc_synth_row("x");
   row.can &= ~(RAPT_CAN_PACKED | RAPT_CAN_CU_INT64 | RAPT_CAN_BROADCAST | RAPT_CAN_SCALE);
   only("cpu isa=avx2");
@@ -276,12 +276,12 @@ static void D3_dtypes(void **state) {
   only("cpu isa=avx2");
   explains("fp16 b1 h4 q64 k64 d64", "ok");
   explains("fp32 b1 h4 q64 k64 d64", "DTYPE(q)");
-  says("fp32 b1 h4 q64 k64 d64", 0, "fp32 | fp16, bf16");
+  says("fp32 b1 h4 q64 k64 d64", 0, "fp32 | fp16 or bf16");
   explains("fp32/fp32/bf16 b1 h4 q64 k64 d64 autocast=bf16", "ok");   /* A5: post-policy dtypes */
   explains("fp16 b1 h4 q64 k64 d64 bias=fp16:1x4x64x64", "ok");       /* q's own dtype always */
   explains("fp16 b1 h4 q64 k64 d64 bias=bf16:1x4x64x64", "ok");
   explains("fp16 b1 h4 q64 k64 d64 bias=fp32:1x4x64x64", "BIAS(bias)");
-  says("fp16 b1 h4 q64 k64 d64 bias=fp32:1x4x64x64", 0, "fp32 | fp16, bf16");
+  says("fp16 b1 h4 q64 k64 d64 bias=fp32:1x4x64x64", 0, "fp32 | fp16 or bf16");
 }
 
 static void N7_X7_consents(void **state) {

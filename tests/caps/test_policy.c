@@ -138,8 +138,8 @@ static void D8_unknown_names(void **state) {
     assert_int_equal(why.code, RAPT_CODE_UNKNOWN_NAME);
     assert_int_equal(why.field, where[i].field);
     assert_string_equal(why.got, "fa9");
-    assert_string_equal(why.want, "cpu, ref, fa2, sage, hub, class:reference, class:fused, class:flash, class:host, "
-                                  "class:approx");
+    assert_string_equal(why.want, "fa2, the nearest name, or one of cpu, ref, fa2, sage, hub, class:reference, class:fused, "
+                                  "class:flash, class:host, class:approx");
   }
 }
 
@@ -156,6 +156,7 @@ static void D8_lists_with_faults(void **state) {
     assert_int_equal(why.field, RAPT_FIELD_PREFER);
     assert_int_equal(why.index, cases[i].byte);
     assert_string_equal(why.want, "a name");
+    assert_string_equal(why.got, cases[i].list);
   }
   char many[4 * (RAPTI_MAX_NAMES + 1)] = "";
   rapti_settings levels[RAPTI_LEVELS] = {0};

@@ -135,6 +135,22 @@ static void D8_prefer(void **state) {
   assert_string_equal(choose(PLAIN, "cpu,ref", "ext,ref", NULL), "ref");
 }
 
+/* The rank that a row has by prefer counts the picked member's classes, wherever it is asked for. */
+static void D8_prefer_rank(void **state) {
+  (void)state;
+  rapti_policy policy;
+  rapti_request r;
+  tc_synth_policy(&s, NULL, "ext.b,class:flash", NULL, &policy);
+  tc_synth_request(PLAIN, &r);
+  assert_int_equal(rapti_prefer_rank(&s.g, EXT_B, &r, &policy), 0);
+  assert_int_equal(rapti_prefer_rank(&s.g, HOST_ANY, &r, &policy), 1);
+  assert_int_equal(rapti_prefer_rank(&s.g, HOST_A, &r, &policy), 1);
+  assert_int_equal(rapti_prefer_rank(&s.g, HOST_B, &r, &policy), 2);
+  picked = HOST_B;
+  assert_int_equal(rapti_prefer_rank(&s.g, HOST_ANY, &r, &policy), 2);
+  picked = HOST_A;
+}
+
 /* If a ban hits the member, the members by themselves take part, in the host's order. */
 static void D28_ban_of_the_member(void **state) {
   (void)state;
@@ -190,9 +206,27 @@ static void D9_level_of_a_ban_of_the_member(void **state) {
 static void D4_undecided_is_never_chosen(void **state) {
   (void)state;
   build("cpu threads=2");                                  /* no isa */
-  assert_string_equal(choose(PLAIN, "cpu", NULL, NULL), "undecided");
-  assert_string_equal(choose(PLAIN, "cpu,ref", NULL, NULL), "ref");
+  assert_string_equal(choose(PLAIN, "cpu.avx2,cpu.avx512", NULL, NULL), "undecided");
+  assert_string_equal(choose(PLAIN, "cpu.avx2,ref", NULL, NULL), "ref");
+  assert_string_equal(choose(PLAIN, "cpu", NULL, NULL), "cpu.scalar");       /* every CPU has that level (D26) */
   assert_string_equal(choose(PLAIN " dev=cuda", "cpu", NULL, NULL), "refused");
+  setup(NULL);
+}
+
+/* A row that comes before the chosen one and waits for a fact leaves the choice open; one that comes after does not. */
+static void D4_undecided_beside_a_choice(void **state) {
+  (void)state;
+  static const struct { const char *prefer; int undecided; } cases[] = {
+    {"cpu.avx2,ref", 1}, {"ref", 0}, {"ref,cpu.avx2", 0}, {"class:fused,ref", 1}, {NULL, 1},
+  };
+  build("cpu threads=2");                                  /* no isa */
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    rapti_policy policy;
+    rapti_choice choice;
+    tc_synth_policy(&s, "cpu.avx2,ref", cases[i].prefer, NULL, &policy);
+    assert_string_equal(chosen(PLAIN, &policy, &choice), "ref");
+    assert_int_equal(choice.undecided, cases[i].undecided);
+  }
   setup(NULL);
 }
 
@@ -219,10 +253,10 @@ static void D14_ref_limit(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(D28_order_on_a_cpu),         cmocka_unit_test(D28_order_elsewhere),
-    cmocka_unit_test(D8_order_under_require),     cmocka_unit_test(D8_prefer),
+    cmocka_unit_test(D8_order_under_require),     cmocka_unit_test(D8_prefer), cmocka_unit_test(D8_prefer_rank),
     cmocka_unit_test(D28_ban_of_the_member),      cmocka_unit_test(D9_deciding_level),
     cmocka_unit_test(D9_level_of_a_ban_of_the_member),
-    cmocka_unit_test(D4_undecided_is_never_chosen), cmocka_unit_test(D16_workspace_of_the_chosen_row),
+    cmocka_unit_test(D4_undecided_is_never_chosen), cmocka_unit_test(D4_undecided_beside_a_choice), cmocka_unit_test(D16_workspace_of_the_chosen_row),
     cmocka_unit_test(D14_ref_limit),
   };
   return cmocka_run_group_tests(tests, setup, NULL);

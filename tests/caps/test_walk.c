@@ -182,7 +182,7 @@ static void walk_isa(void) {
     with_shape(plain(), rapti_isa_covers(isa, need) ? "ok" : "ISA(isa)");
   }
   s.g.facts.isa = -1;
-  with_shape(plain(), row->isa ? "ISA(isa)?" : "ok");
+  with_shape(plain(), need > RAPTI_ISA_SCALAR ? "ISA(isa)?" : "ok");
   s.g.facts.isa = have;
 }
 

@@ -12,6 +12,19 @@ in_out 'threshold [0-9.]+ \(A against A\)'
 expect 0 '"schema":"rapt.bench.ab/1".*"verdict":"' bench "$p" --ab require=ref require=cpu.scalar --seconds 0 --threads 1 --json
 printf '# two problems\n%s\n\n%s causal\n' "$p" "$p" >"$tmp/list"
 expect 0 '^fp32 b1 h1 q32 k32 d16 causal$' bench "$tmp/list" --seconds 0 --threads 1
+# one document, whatever the answer
+printf '%s require=fa2\n%s\n' "$p" "$p" >"$tmp/one_refused"
+expect 1 '^REFUSED: ' bench "$tmp/one_refused" --seconds 0 --threads 1
+in_out '^fp32 b1 h1 q32 k32 d16$'
+expect 1 '^\{"schema":"rapt.bench/1".*"results":\[\{"problem":"fp32 b1 h1 q32 k32 d16 require=fa2","refused":\{"schema":"rapt.decision/1".*,\{"problem":"fp32 b1 h1 q32 k32 d16","row":' bench "$tmp/one_refused" --seconds 0 --threads 1 --json
+one_line
+printf '%s\n%s colour=1\n' "$p" "$p" >"$tmp/malformed"
+expect 2 '^\{"schema":"rapt.error/1"' bench "$tmp/malformed" --seconds 0 --threads 1 --json
+one_line
+expect 1 '^\{"schema":"rapt.decision/1"' bench "$p require=fa2" --seconds 0 --json
+one_line
+expect 1 '^\{"schema":"rapt.decision/1"' bench "$p" --ab require=ref require=fa2 --seconds 0 --json
+one_line
 expect 1 'REFUSED' bench "$p require=fa2" --seconds 0
 expect 1 'ARG for' bench "$p require=nope" --seconds 0
 expect 2 'PROBLEM: is missing' bench
@@ -33,6 +46,24 @@ expect 1 '"verdict":"missed"' bench --targets "$tmp/t.json" --seconds 0 --json
 one_line
 targets "{\"name\": \"refused\", \"figure\": \"peak_share\", \"problem\": \"$p require=fa2\", \"bar\": 0.5}"
 expect 1 '^refused .*missed' bench --targets "$tmp/t.json" --seconds 0
+expect 1 '^\{"schema":"rapt.bench.targets/1","results":\[\{"problem":"[^"]*","refused":.*"verdict":"missed"' bench --targets "$tmp/t.json" --seconds 0 --json
+one_line
+# a gain is judged or not measured, never taken from rounds that others disturbed; one core has none
+targets "{\"name\": \"pair\", \"figure\": \"thread_gain\", \"problem\": \"$p\", \"threads\": 2, \"bar\": 0.000001}"
+checks=$((checks + 1))
+"$rapt" bench --targets "$tmp/t.json" --seconds 0 >"$tmp/out" 2>&1
+grep -Eq '^pair .*(met  .*2 threads, gain [0-9.]+, the probe.s [0-9.]+|not measured  .*(others had|usable cores|no probe))' "$tmp/out" ||
+  wrong "thread_gain: $(head -c 300 "$tmp/out")"
+# with every core taken there is no such round
+rivals=
+for i in $(seq $(($(nproc) + 2))); do
+  sh -c 'while :; do :; done' &
+  rivals="$rivals $!"
+done
+"$rapt" bench --targets "$tmp/t.json" --seconds 0 >"$tmp/out" 2>&1
+kill $rivals
+checks=$((checks + 1))
+grep -Eq '^pair .*not measured  .*(others had|usable cores)' "$tmp/out" || wrong "thread_gain beside rivals: $(head -c 300 "$tmp/out")"
 targets "{\"name\": \"wide\", \"figure\": \"thread_gain\", \"problem\": \"$p\", \"threads\": 100000, \"bar\": 0.5}"
 expect 3 '^wide .*not measured' bench --targets "$tmp/t.json" --seconds 0
 targets "{\"name\": \"x\", \"figure\": \"beauty\", \"problem\": \"$p\", \"bar\": 1}"

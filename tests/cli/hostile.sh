@@ -44,9 +44,17 @@ printf '\223NUMPY\002\000\377\377\377\177abcd' >"$tmp/y.npy"
 refused "header length 2147483647" "$tmp/y.npy"
 printf '\223NUMPY\001\000\377\377{}' >"$tmp/y.npy"
 refused "header length 65535" "$tmp/y.npy"
-refused "cannot be opened" "$tmp/none.npy"
+refused "cannot be read" "$tmp/none.npy"
 mkdir "$tmp/dir.npy"
 refused "is no regular file" "$tmp/dir.npy"
+# nobody writes into the FIFO: it is not waited for
+mkfifo "$tmp/fifo.npy" "$tmp/fifo.safetensors"
+refused "is no regular file" "$tmp/fifo.npy"
+refused "is no regular file" "$tmp/fifo.safetensors"
+expect 2 "FILE .*no regular file" cases "$tmp/fifo.npy"
+expect 2 "--facts .*no regular file" explain 'fp32 b1 h1 q1 k1 d1' --facts "$tmp/fifo.npy"
+expect 2 "--out .*cannot be written" run --q "$ok" --k "$ok" --v "$ok" --out "$tmp/fifo.npy"
+expect 2 "--out .*cannot be written" run --q "$ok" --k "$ok" --v "$ok" --out "$tmp/fifo.safetensors"
 # every length of a good file, cut
 size=$(wc -c <"$ok")
 n=0
@@ -66,7 +74,7 @@ st "want an object" '[1, 2]'
 st "duplicate" "{\"q\":{$q,\"data_offsets\":[0,8]},\"q\":{$q,\"data_offsets\":[0,8]}}"
 st "want dtype, shape and two" "{\"q\":{$q}}"
 st "want dtype, shape and two" "{\"q\":3}"
-st "dtype 'F7' is not known" '{"q":{"dtype":"F7","shape":[1,1,2,1],"data_offsets":[0,8]}}'
+st "dtype 'F7' is not read" '{"q":{"dtype":"F7","shape":[1,1,2,1],"data_offsets":[0,8]}}'
 st "data_offsets 0,16" "{\"q\":{$q,\"data_offsets\":[0,16]}}"
 st "data_offsets 8,16" "{\"q\":{$q,\"data_offsets\":[8,16]}}"
 st "data_offsets -8,0" "{\"q\":{$q,\"data_offsets\":[-8,0]}}"
@@ -78,7 +86,19 @@ st "leaves 64 bits" '{"q":{"dtype":"F32","shape":[4611686018427387904,4,2,1],"da
 st "at most 8" '{"q":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]}}'
 st "overlap at byte 4" "{\"q\":{$q,\"data_offsets\":[0,8]},\"r\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"
 st "has no tensor 'q', want one of: r" "{\"r\":{$q,\"data_offsets\":[0,8]}}"
-st "its dtype is not read" '{"q":{"dtype":"U32","shape":[1,1,2,1],"data_offsets":[0,8]}}'
+st "dtype 'U32' is not read" '{"q":{"dtype":"U32","shape":[1,1,2,1],"data_offsets":[0,8]}}'
+# what another tensor is does not keep a good one from being read, as long as its place in the file is right
+good="\"q\":{$q,\"data_offsets\":[0,8]}"
+printf '\0\0\0\0\0\0\0\0\0' >"$tmp/9"
+for other in '"dtype":"F6_E3M2","shape":[3],"data_offsets":[8,9]' '"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[8,9]'; do
+  safetensors "$tmp/x.safetensors" "{$good,\"r\":{$other}}" "$tmp/9"
+  expect 0 '' run --q "$tmp/x.safetensors:q" --k "$ok" --v "$ok" --out "$tmp/o.npy"
+  refused "tensor 'r': (dtype 'F6_E3M2' is not read|shape has 9 axes)" "$tmp/x.safetensors:r"
+done
+st "overlap at byte 4" "{$good,\"r\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[4,8]}}"
+st "data_offsets 4,9" "{$good,\"r\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[4,9]}}"
+st "data_offsets -1,9" "{$good,\"r\":{\"dtype\":\"F6_E3M2\",\"shape\":[3],\"data_offsets\":[-1,9]}}"
+st "negative" "{$good,\"r\":{\"dtype\":\"F6_E3M2\",\"shape\":[-3],\"data_offsets\":[8,8]}}"
 deep=$(printf '%03000d' 0 | tr 0 '[')
 st "header line 1" "{\"q\":$deep"
 printf '\377\377\377\377\377\377\377\377{}' >"$tmp/y.safetensors"

@@ -28,7 +28,7 @@ same_bytes "$tmp/o.npy" "$tmp/of.npy"
 expect 0 '' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --mask "$tmp/mask.npy" --out "$tmp/om.npy"
 data "$tmp/om.npy"
 same_bytes "$tmp/om.npy.data" "$tmp/1234"
-expect 0 '' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/oc.npy" causal require=ref
+expect 0 ' -> ref [a-z0-9_]+( [a-z0-9]+)?, [0-9]+ threads?$' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/oc.npy" causal require=ref
 data "$tmp/oc.npy"
 same_bytes "$tmp/oc.npy.data" "$tmp/1223"
 expect 0 '^\{"schema":"rapt.decision/1"' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/o.npy" --json
@@ -48,7 +48,42 @@ rm -f "$tmp/no.npy"
 expect 1 'REFUSED' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" require=fa2
 in_out 'AVAIL'
 [ ! -e "$tmp/no.npy" ] || wrong "a refused call wrote its output"
-expect 1 'SHAPE' run --q "$tmp/q.npy" --k "$tmp/v.npy" --v "$tmp/v.npy" --out "$tmp/no.npy"
+[ ! -s "$tmp/err" ] || wrong "a refusal is on stderr too: $(head -c 300 "$tmp/err")"
+expect 1 '^ARG for the arrays of these files$' run --q "$tmp/q.npy" --k "$tmp/v.npy" --v "$tmp/v.npy" --out "$tmp/no.npy"
+in_out '^  fault      SHAPE: '
+[ ! -s "$tmp/err" ] || wrong "a fault of the call is on stderr: $(head -c 300 "$tmp/err")"
+# with --json every answer of exit 1 is one rapt.decision/1, every one of exit 2 one rapt.error/1
+for tokens in require=fa2 require=nope; do
+  expect 1 '^\{"schema":"rapt.decision/1","version":"[^"]+","status":"(REFUSED|ARG)",' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" $tokens --json
+  one_line
+  in_out '"rows":\['
+done
+expect 1 '^\{"schema":"rapt.decision/1","version":"[^"]+","status":"ARG","error":\{"code":"SHAPE",.*"problem":null,.*"chosen":null,.*"rows":\[\]\}$' run --q "$tmp/q.npy" --k "$tmp/v.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" --json
+one_line
+expect 2 '^\{"schema":"rapt.error/1","error":\{"argument":"TOKEN","value":"foo","text":"' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" causal foo scale=1 --json
+one_line
+expect 2 "TOKEN 'foo': " run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" causal 'scale=1 foo' lse=1
+
+# S3: one rank; the rows' axes are never guessed
+npy "$tmp/q3.npy" "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 1), }" "$tmp/zero2"
+expect 2 "--k '.*q.npy': has 4 axes, --q has 3, want one rank" run --q "$tmp/q3.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy"
+expect 2 "--v '.*v.npy': has 4 axes, --q has 3, want one rank" run --q "$tmp/q3.npy" --k "$tmp/q3.npy" --v "$tmp/v.npy" --out "$tmp/no.npy"
+expect 0 '' run --q "$tmp/q3.npy" --k "$tmp/q3.npy" --v "$tmp/q3.npy" --out "$tmp/o3.npy"
+
+# an output never takes an input's place, by whatever path
+cp "$tmp/q.npy" "$tmp/keep.npy"
+ln -s keep.npy "$tmp/soft.npy"
+ln "$tmp/keep.npy" "$tmp/hard.npy"
+for out in keep.npy ./keep.npy soft.npy hard.npy; do
+  expect 2 "--out '.*$out': is the file of --q, which it would overwrite" run --q "$tmp/keep.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/$out"
+  expect 2 "--lse '.*$out': is the file of --q" run --q "$tmp/keep.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" --lse "$tmp/$out"
+  same_bytes "$tmp/keep.npy" "$tmp/q.npy"
+done
+expect 2 "--out .*is the file of --k" run --q "$tmp/q.npy" --k "$a:q" --v "$tmp/v.npy" --out "$a:out"
+expect 2 "--lse .*place of --out" run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy" --lse "$tmp/./no.npy"
+expect 2 "--lse .*place of --out" run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.safetensors:x" --lse "$tmp/./no.safetensors:x"
+expect 0 '' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/two.safetensors" --lse "$tmp/./two.safetensors"
+expect 0 '' run --q "$tmp/q.npy" --k "$tmp/q.npy" --v "$tmp/two.safetensors:out" --out "$tmp/again.npy"
 
 # usage
 expect 2 '--k: is missing' run --q "$tmp/q.npy" --v "$tmp/v.npy" --out "$tmp/no.npy"

@@ -6,6 +6,17 @@ small='fp32 b1 h8 q256 k256 d64'
 
 expect 0 '^usage: rapt' help
 expect 0 '^usage: rapt' --help
+for name in REQUIRE PREFER FORBID MEMORY_LIMIT REF_LIMIT ISA VERIFY LOG; do
+  in_out "^  RAPT_$name "
+  checks=$((checks + 1))
+  grep -q "RAPT_$name" "$source_dir/docs/cli.md" || wrong "docs/cli.md has no RAPT_$name"
+done
+for verb in info explain line run cases bench; do
+  expect 0 "^usage: rapt $verb" $verb --help
+  in_out '^  RAPT_REQUIRE '
+  expect 0 "^usage: rapt $verb" help $verb
+  expect 0 "^usage: rapt $verb" $verb x --json --help
+done
 expect 0 '^rapt [0-9]+\.[0-9]+\.[0-9]+$' --version
 expect 2 "verb: want info, explain" ''
 expect 2 "verb 'frob': want info, explain" frob
@@ -19,8 +30,13 @@ in_out '^  ref +ref +own +reference +entered 0$'
 in_out '^  fa2 +flash_attention_2 +opt-in'
 expect 2 "argument 'x'" info x
 RAPT_ISA=scalar expect 0 '^RAPT_ISA=scalar$' info
-RAPT_ISA=nonsense expect 2 "isa: UNKNOWN_NAME" info
+RAPT_ISA=nonsense expect 2 "RAPT_ISA: UNKNOWN_NAME" info
 out_empty
+RAPT_FORBIT=fa2 expect 0 'rapt info: RAPT_FORBIT is set, but no variable that is read' info
+not_in_out FORBIT
+RAPT_FORBID=fa2 expect 0 '^RAPT_FORBID=fa2$' info
+checks=$((checks + 1))
+[ ! -s "$tmp/err" ] || wrong "notices without a cause: $(head -c 300 "$tmp/err")"
 expect 0 '^\{"schema":"rapt.info/1","version":' info --json
 one_line
 
@@ -74,6 +90,22 @@ expect 0 'dev=cuda' explain 'bf16 b1 h24 q512 k512 d128 assume_finite prefer=fa2
 # undecided for want of facts
 expect 3 'undecided' explain 'bf16 b1 h8 q64 k64 d64 require=fa2 assume_finite' --device cuda:sm90
 expect 3 '' line 'fp32 b1 h24 q512 k512 d128 assume_finite require=fa2' --device cuda:sm90
+# --with alone speaks of this machine; what it names replaces what is here (D20)
+expect 0 "what if +cpu isa=[a-z0-9]+ threads=[0-9]+ torch=2.13.0" explain "$small" --with torch=2.13.0
+expect 0 "what if +cpu isa=[a-z0-9]+ threads=77 torch=2.13.0" explain "$small" --with threads=77 --with torch=2.13.0
+expect 2 "facts .*SYNTAX" explain "$small" --with threads=77 --with threads=78
+expect 2 "facts 'cpu .*threads=2 threads=3.*SYNTAX" explain "$small" --facts 'cpu threads=2' --with threads=3
+expect 2 "--facts '/none/here': no such file, and no facts: want a device kind first" explain "$small" --facts /none/here
+# the lists of line; a fault of the family is the same report as explain's, on the same stream
+expect 2 "--devices ',': '' is no device kind" line "$family" --devices ,
+expect 2 "--devices 'cpu,gpu': 'gpu' is no device kind, want a list as in cpu,cuda" line "$family" --devices cpu,gpu
+expect 2 "--dtypes 'fp32,int8': 'int8' is no floating dtype" line "$family" --dtypes fp32,int8
+expect 1 '^ARG for ' explain 'fp32 b1 h8 q64 k65 d64 causal'
+cp "$tmp/out" "$tmp/fault"
+expect 1 '^ARG for ' line 'fp32 b1 h8 q64 k65 d64 causal'
+same_bytes "$tmp/out" "$tmp/fault"
+expect 1 '^\{"schema":"rapt.decision/1".*"status":"ARG"' line 'fp32 b1 h8 q64 k65 d64 causal' --json
+one_line
 # what a device is
 expect 2 "--device 'gpu': want cpu, cuda" explain "$small" --device gpu
 expect 2 "--device 'cuda:9.0': want cuda:smNN" explain "$small" --device cuda:9.0

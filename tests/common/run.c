@@ -43,7 +43,8 @@ rapt_ctx *tc_context(const char *isa, uint32_t threads) {
   opts.isa = isa;
   opts.max_threads = threads;
   opts.flags = RAPT_CTX_NO_ENV;
-  if (rapt_ctx_create(&opts, &ctx, &why) != RAPT_OK) fail_msg("no context at level %s", isa ? isa : "default");
+  if (rapt_ctx_create(&opts, &ctx, &why) != RAPT_OK)
+    fail_msg("no context at level %s: %s, %s, %s", isa ? isa : "default", rapt_code_name(why.code), why.got, why.want);
   return ctx;
 }
 

@@ -27,10 +27,17 @@ rapt_row tc_synth_row(const char *id) {
                     .can = (RAPT_CAN_CAUSAL_WIDE << 1) - 1};
 }
 
+/* Never called: a registered row has code. */
+static rapt_status no_run(void *self, uint32_t row, void *state, const rapt_problem *cast, const rapt_buffers *b,
+                          void *workspace, void *stream) {
+  (void)self, (void)row, (void)state, (void)cast, (void)b, (void)workspace, (void)stream;
+  return RAPT_INTERNAL;
+}
+
 rapt_backend *tc_synth_add(tc_synth *s, const rapt_row *rows, uint32_t n, int registered) {
   uint32_t index = s->g.n_backends++;
   s->backends[index] = (rapt_backend){.struct_size = RAPT_BACKEND_SIZE, .api_version = RAPT_PROVIDER_VERSION, .n_rows = n,
-                                      .rows = rows};
+                                      .rows = rows, .run = no_run};
   for (uint32_t i = 0; i < n; i++) {
     rapti_cap *cap = &s->rows[s->g.n_rows++];
     rapt_reason why = {.struct_size = sizeof why};

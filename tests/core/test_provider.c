@@ -47,8 +47,99 @@ static void test_bad_registrations(void **state) {
   f.backend.rows = twice;
   f.backend.n_rows = 2;
   expect(ctx, &f, RAPT_ARG, RAPT_CODE_UNKNOWN_NAME, "fake");
+  fake_make(&f, "fake");
+  f.backend.run = NULL;                                /* first, and nobody to run it: plain calls would fail */
+  expect(ctx, &f, RAPT_ARG, RAPT_CODE_NULL, "fake");
+  static const char *const aliases[] = {"Fast", "a,,b", ",a", "a,", "a b", "", "a:b"};
+  for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+    fake_make(&f, "fake");
+    f.row.aliases = aliases[i];
+    expect(ctx, &f, RAPT_ARG, RAPT_CODE_SYNTAX, aliases[i]);
+  }
   assert_int_equal(rapt_backend_register(NULL, &f.backend, NULL), RAPT_ARG);
   assert_int_equal(rapt_backend_register(ctx, NULL, NULL), RAPT_ARG);
+  rapt_ctx_destroy(ctx);
+}
+
+/* D8: every name keeps its meaning. Own ids, another provider's ids, and what a policy already calls another backend's
+ * rows are refused, naming the owner. */
+static void test_names_are_taken_d8(void **state) {
+  (void)state;
+  static const struct { const char *id, *display, *aliases, *got, *owner; } cases[] = {
+    {"cpu.avx2", NULL, NULL, "cpu.avx2", "rapt"},      {"cpu.mine", NULL, NULL, "cpu.mine", "rapt"},
+    {"cpu", NULL, NULL, "cpu", "rapt"},                {"ref", NULL, NULL, "ref", "rapt"},
+    {"ref.fast", NULL, NULL, "ref.fast", "rapt"},      {"mine", "cpu", NULL, "cpu", "cpu.scalar"},
+    {"mine", NULL, "x,reference", "reference", "ref"}, {"mine", NULL, "fa2", "fa2", "fa2"},
+    {"mine", "flash_attention_2", NULL, "flash_attention_2", "fa2"},
+    {"mine", NULL, "flash2", "flash2", "fa2"},         {"flash2", NULL, NULL, "flash2", "fa2"},
+    {"mine", NULL, "torch.math", "torch.math", "torch.math"},
+    {"other.a", NULL, NULL, "other.a", "other"},       {"mine", NULL, "other", "other", "other.a"},
+    {"mine", "Other", NULL, "Other", "other.a"},
+  };
+  rapt_ctx *ctx = ctx_plain();
+  fake other, f;
+  fake_make(&other, "other.a");
+  other.row.display = "Other";
+  fake_register(ctx, &other);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    fake_make(&f, cases[i].id);
+    f.row.display = cases[i].display;
+    f.row.aliases = cases[i].aliases;
+    rapt_reason why = RAPT_REASON_INIT;
+    uint32_t n = rapt_row_count(ctx);
+    assert_int_equal(rapt_backend_register(ctx, &f.backend, &why), RAPT_ARG);
+    assert_int_equal(why.code, RAPT_CODE_UNKNOWN_NAME);
+    assert_string_equal(why.got, cases[i].got);
+    const char *owner = strstr(why.want, "belongs to ");
+    if (!owner || strncmp(owner + 11, cases[i].owner, strlen(cases[i].owner))) fail_msg("%s: %s", why.got, why.want);
+    assert_int_equal(rapt_row_count(ctx), n);
+  }
+  /* A package of the tables that is brought keeps its own names, in whole or in part, once and again. */
+  rapt_backend known = *rapt_backend_known("fa2");
+  rapt_row one = known.rows[0];
+  known.self = &other;
+  known.run = fake_run;
+  assert_int_equal(rapt_backend_register(ctx, &known, NULL), RAPT_OK);
+  assert_int_equal(rapt_backend_register(ctx, &known, NULL), RAPT_OK);
+  known.self = &f;                                     /* somebody else's */
+  assert_int_equal(rapt_backend_register(ctx, &known, NULL), RAPT_ARG);
+  rapt_ctx_destroy(ctx);
+  ctx = ctx_plain();
+  known.rows = &one;
+  known.n_rows = 1;
+  assert_int_equal(rapt_backend_register(ctx, &known, NULL), RAPT_OK);
+  rapt_ctx_destroy(ctx);
+}
+
+/* A row without code, not a host's: data for what-ifs. Here it is refused as such, and plain calls do not meet it. */
+static void test_no_code_d4(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "fake");
+  f.row.place = RAPT_PLACE_OPT_IN;
+  f.backend.run = NULL;
+  fake_register(ctx, &f);
+  small s;
+  small_make(&s, SMALL " prefer=fake");
+  assert_int_equal(rapt_attention(ctx, &s.p, &s.b, NULL), RAPT_OK);
+  small_make(&s, SMALL " require=fake");
+  rapt_report *r;
+  rapt_reason why = RAPT_REASON_INIT;
+  assert_int_equal(rapt_attention(ctx, &s.p, &s.b, &r), RAPT_REFUSED);
+  assert_int_equal(rapt_report_reason(r, row_index(ctx, "fake"), 0, &why), RAPT_OK);
+  assert_int_equal(why.code, RAPT_CODE_AVAIL);
+  assert_string_equal(why.got, "no code to run it");
+  rapt_report_destroy(r);
+  assert_int_equal(f.prepares, 0);
+  rapt_ctx_destroy(ctx);
+  rapt_ctx_opts o = RAPT_CTX_OPTS_INIT;
+  o.flags = RAPT_CTX_NO_ENV;
+  o.facts = "cpu isa=scalar threads=1";
+  assert_int_equal(rapt_ctx_create(&o, &ctx, NULL), RAPT_OK);
+  fake_register(ctx, &f);
+  assert_int_equal(rapt_explain(ctx, &s.p, &r), RAPT_OK);   /* D20 */
+  rapt_report_destroy(r);
   rapt_ctx_destroy(ctx);
 }
 
@@ -153,7 +244,66 @@ static void test_host_row_d28(void **state) {
   assert_int_equal(row_entered(ctx, "hosted"), 0);
   assert_int_equal(rapt_row_enter(ctx, row_index(ctx, "hosted")), RAPT_OK);
   assert_int_equal(row_entered(ctx, "hosted"), 1);
+  /* R1, R3: with its report in hand the binding counts and says so at once. */
+  rapt_decision d = RAPT_DECISION_INIT;
+  assert_int_equal(rapt_explain(ctx, &s.p, &r), RAPT_OK);
+  char *text = report_text(r, RAPT_FORM_TEXT);
+  assert_int_equal(strncmp(text, "would choose hosted when called with " SMALL, 36 + strlen(SMALL)), 0);
+  free(text);
+  assert_int_equal(rapt_report_decision(r, &d), RAPT_OK);
+  assert_int_equal(d.ran, 0);
+  assert_int_equal(rapt_report_entered(r), RAPT_OK);
+  assert_int_equal(row_entered(ctx, "hosted"), 2);
+  text = report_text(r, RAPT_FORM_BRIEF);
+  assert_int_equal(strncmp(text, "hosted ran " SMALL, 11 + strlen(SMALL)), 0);
+  assert_null(strstr(text, "thread"));                 /* of whose number nobody here knows */
+  free(text);
+  assert_int_equal(rapt_report_decision(r, &d), RAPT_OK);
+  assert_int_equal(d.ran, 1);
+  assert_int_equal(d.threads, 0);
+  rapt_report_destroy(r);
+  small_make(&s, SMALL " require=ref");
+  assert_int_equal(rapt_explain(ctx, &s.p, &r), RAPT_OK);
+  assert_int_equal(rapt_report_entered(r), RAPT_ARG);  /* not the binding's to run */
+  assert_int_equal(row_entered(ctx, "ref"), 0);
+  rapt_report_destroy(r);
+  assert_int_equal(rapt_report_entered(NULL), RAPT_ARG);
   rapt_plan_destroy(plan);
+  rapt_ctx_destroy(ctx);
+}
+
+/* M15, X7: what a host row is excused from stands in the report, and only where the call has it. */
+static void test_exempt_m15(void **state) {
+  (void)state;
+  static const struct { const char *more; bool isolation, rng; } cases[] = {
+    {" mask=bool:1x1x3x4", true, false}, {"", false, false}, {" mask=bool:1x1x3x4 assume_finite", false, false},
+    {" mask=bool:1x1x3x4 dropout=0.5", true, true}, {" dropout=0.5 allow=rng", false, false},
+  };
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "hosted");
+  f.row.place = RAPT_PLACE_HOST;
+  f.row.classes = RAPT_CLASS_HOST;
+  f.row.can |= RAPT_CAN_DROPOUT;
+  f.row.can &= ~(RAPT_CAN_ISOLATE | RAPT_CAN_X1_PATTERN);
+  f.backend.run = NULL;
+  fake_register(ctx, &f);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char problem[160];
+    snprintf(problem, sizeof problem, SMALL "%s require=class:host", cases[i].more);
+    rapt_problem p = parsed(problem);
+    rapt_report *r;
+    assert_int_equal(rapt_explain(ctx, &p, &r), RAPT_OK);
+    char *text = report_text(r, RAPT_FORM_BRIEF), *json = report_text(r, RAPT_FORM_JSON);
+    assert_int_equal(strstr(text, "NaN or Inf of invisible elements may get through") != NULL, cases[i].isolation);
+    assert_int_equal(strstr(text, "the host's own pattern") != NULL, cases[i].rng);
+    const char *want = cases[i].rng ? "\"exempt\":[\"ISOLATION\",\"RNG\"]"
+                     : cases[i].isolation ? "\"exempt\":[\"ISOLATION\"]" : "\"exempt\":[]";
+    if (!strstr(json, want)) fail_msg("%s: %s", problem, json);
+    free(text);
+    free(json);
+    rapt_report_destroy(r);
+  }
   rapt_ctx_destroy(ctx);
 }
 
@@ -236,7 +386,8 @@ static void test_places(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_bad_registrations), cmocka_unit_test(test_copies), cmocka_unit_test(test_callbacks),
+    cmocka_unit_test(test_bad_registrations), cmocka_unit_test(test_names_are_taken_d8),
+    cmocka_unit_test(test_no_code_d4), cmocka_unit_test(test_exempt_m15), cmocka_unit_test(test_copies), cmocka_unit_test(test_callbacks),
     cmocka_unit_test(test_host_row_d28), cmocka_unit_test(test_probe), cmocka_unit_test(test_what_if_not_probed),
     cmocka_unit_test(test_places),
   };

@@ -30,8 +30,8 @@ static const char *string_at(const json_t *j, const char *key) {
 }
 
 #define REPORT_KEYS \
-  "schema version status error hypothetical problem policy facts tables chosen casts off scale rewrites copies " \
-  "workspace rng assume_finite backward verify rows "
+  "schema version status error hypothetical undecided missing problem policy facts tables chosen casts off scale rewrites copies " \
+  "workspace rng assume_finite exempt backward verify rows "
 
 static void test_json_ok_r6(void **state) {
   (void)state;

@@ -185,6 +185,63 @@ def test_only_arrays(draw):
         rapt.attention(q, q, q, mask=[[True]])
 
 
+def test_arrays_that_would_be_misread_are_refused_by_name_d12(draw):
+    q, k, v = draw((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    masked, mask = np.ma.array(k, mask=k > 0), np.ma.array(np.ones((3, 5), bool))
+    for arrays, keywords, name in (((q, masked, v), {}, "k"), ((q, k, v), {"mask": mask}, "mask"),
+                                   ((q, k, v), {"kv_len": np.ma.array([5])}, "kv_len")):
+        with pytest.raises(rapt.ArgumentError, match=f"{name} is a numpy.ma.MaskedArray; a plain array") as caught:
+            rapt.attention(*arrays, **keywords)
+        assert caught.value.field == name
+    swapped = q.astype(q.dtype.newbyteorder())
+    with pytest.raises(rapt.ArgumentError, match="^DTYPE: q is float32 in the byte order of another machine"):
+        rapt.attention(swapped, k, v)
+    rapt.attention(swapped.astype(swapped.dtype.newbyteorder("=")), k, v)           # as the message advises
+
+
+@pytest.mark.parametrize("name, value, want", [
+    ("causal", 1, "True, False"), ("causal", "top-left", '"off:N"'), ("align", True, '"off:N"'),
+    ("align", "off:99999999999999999999", "64 bits"), ("q_offset", 1.5, "an integer"), ("q_offset", 2**70, "an integer"),
+    ("window", (1.5, 3), "two integers"), ("window", (1, 2, 3), "two integers"), ("window", 3, "two integers"),
+    ("window", (2**70, 0), "two integers"), ("scale", "0.5", "a number"), ("scale", True, "a number"),
+    ("strict", "no", "True or False"), ("return_lse", 1, "True or False"), ("mixed_kv", "yes", "True or False"),
+    ("memory_limit", 1e9, "a whole number of bytes"), ("memory_limit", -1, "a whole number of bytes"),
+    ("memory_limit", 2**64, "a whole number of bytes"), ("verify", 1.5, "a number of rows"), ("verify", -1, "a number"),
+    ("autocast", np.array([1, 2]), '"bf16"'), ("determinism", ["run"], "threads"), ("layout", ["b"], "bhsd"),
+])
+def test_a_wrong_argument_is_named_with_its_value_e3(draw, name, value, want):
+    q, k, v = draw((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8))
+    with pytest.raises(rapt.ArgumentError) as caught:
+        rapt.attention(q, k, v, **{name: value})
+    assert name in caught.value.field and want in caught.value.want and name in str(caught.value)
+    assert "bit" not in str(caught.value).replace("64 bits", "")                    # no words of the C interface
+
+
+def test_switches_of_numpy_are_switches(draw):
+    q, k, v = draw((1, 2, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8))
+    assert np.array_equal(rapt.attention(q, k, v, causal=np.True_), rapt.attention(q, k, v, causal=True))
+    assert np.array_equal(rapt.attention(q, k, v, causal=np.False_), rapt.attention(q, k, v))
+    assert len(rapt.attention(q, k, v, return_lse=np.True_, strict=np.False_)) == 2
+
+
+def test_two_positions_are_named_with_their_values_m2(draw):
+    q, k, v = draw((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    with pytest.raises(rapt.ArgumentError, match="^ALIGNMENT: causal='tl' and align='br' is more than one position"):
+        rapt.attention(q, k, v, causal="tl", align="br")
+    same = rapt.attention(q, k, v, causal="off:2", align="off:2", q_offset=2)
+    assert np.array_equal(same, rapt.attention(q, k, v, causal="br"))
+
+
+@pytest.mark.parametrize("given, meant", [
+    ("casual", "causal"), ("windows", "window"), ("attn_mask", "mask"), ("kv_lens", "kv_len"), ("dropout_p", "dropout"),
+])
+def test_unknown_keywords_are_answered_with_the_likely_one_e6(draw, given, meant):
+    (q,) = draw((1, 2, 3, 8))
+    for call in (rapt.attention, rapt.explain):
+        with pytest.raises(rapt.ArgumentError, match=f"{given} is not accepted; did you mean .*{meant}"):
+            call(q, q, q, **{given: 1})
+
+
 def test_mixed_dtypes_are_refused_with_all_three_a7(draw):
     q, k, v = draw((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
     half = v.astype(ml_dtypes.bfloat16)

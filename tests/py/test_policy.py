@@ -77,13 +77,43 @@ def test_memory_limit_d16():
 
 
 def test_unknown_names_d8():
-    with rapt.policy(prefer="nobody"), pytest.raises(rapt.ArgumentError) as caught:
-        row()
+    with pytest.raises(rapt.ArgumentError) as caught:
+        row(prefer="nobody")
     assert caught.value.code == "UNKNOWN_NAME" and "nobody" in str(caught.value)
-    with pytest.raises(rapt.ArgumentError, match="^UNKNOWN_NAME"):
+    with pytest.raises(rapt.ArgumentError, match="^UNKNOWN_NAME: require is 3"):
         rapt.policy(require=3)
-    with pytest.raises(TypeError):
+
+
+@pytest.mark.parametrize("field", ["require", "prefer", "forbid"])
+def test_a_scope_checks_its_names_when_it_is_entered_d8(field):
+    outside = row()
+    reached = False
+    with pytest.raises(rapt.ArgumentError, match=f"^UNKNOWN_NAME: {field} names nobody"):
+        with rapt.policy(**{field: ["ref", "nobody"]}):
+            reached = True
+    assert not reached and row() == outside                     # the scope was never in force
+    with rapt.policy(**{field: ["torch.sdpa", "class:fused", "fa2"]}):              # known, whether here or not
+        reached = True
+    assert reached
+
+
+def test_unknown_keywords_of_a_scope_are_named_e6():
+    with pytest.raises(rapt.ArgumentError, match="requires is not accepted; did you mean require[?]") as caught:
         rapt.policy(requires="ref")
+    assert caught.value.code == "UNKNOWN_FIELD" and caught.value.field == "requires"
+    for limit in (1e9, "4G", True, -1):
+        with pytest.raises(rapt.ArgumentError, match="memory_limit is .*a whole number of bytes"):
+            rapt.policy(memory_limit=limit)
+
+
+@pytest.mark.parametrize("empty", ["", [], ()])
+def test_an_empty_list_is_not_set_d9(empty):
+    outside = row()
+    with rapt.policy(require="ref"):
+        with rapt.policy(require=empty, prefer=empty, forbid=empty):
+            assert row() == "ref"                               # the scope around it holds
+        assert row(require=empty) == "ref"
+    assert row(require=empty, prefer=empty, forbid=empty) == outside
 
 
 def test_other_threads_do_not_see_it_d21():

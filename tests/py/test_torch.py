@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """rapt.torch.sdpa against F.scaled_dot_product_attention (contract sections 6, 7 and 11)."""
 
+import re
+
 import oracle_np
 import pytest
 
@@ -224,8 +226,11 @@ def test_rank_5_that_does_not_fold_is_refused_s3():
     out = sdpa(q, q, q, attn_mask=mask)
     both_within(*(t.flatten(0, 1) for t in (q, q, q, out, F.scaled_dot_product_attention(q, q, q, attn_mask=mask))),
                 mask=mask.flatten(0, 1).numpy())
-    with pytest.raises(rapt.ArgumentError, match="^RANK: attn_mask has 5"):
+    with pytest.raises(rapt.ArgumentError, match="^RANK: attn_mask is of shape") as caught:
         sdpa(q, q, q, attn_mask=mask[0])                        # rank 4: its first axis is the second batch axis
+    advice = re.search(r"\.expand(\(.*?\))\.contiguous\(\)", str(caught.value)).group(1)
+    copy = mask[0].expand(tuple(map(int, advice.strip("()").split(",")))).contiguous()
+    assert torch.equal(sdpa(q, q, q, attn_mask=copy), sdpa(q, q, q, attn_mask=mask[:1].expand(2, 3, 1, 6, 6).contiguous()))
     with pytest.raises(rapt.ArgumentError, match="^RANK: attn_mask has 4"):
         sdpa(q[0, 0], q[0, 0], q[0, 0], attn_mask=mask[0])
 

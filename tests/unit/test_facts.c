@@ -82,7 +82,9 @@ static void e6_faults_name_the_byte_or_the_key(void **state) {
       {"cpu torch=2.13.0.with.a.long.suffix.here", RAPT_CODE_SYNTAX, 10}, {"cpu torch.has=a,,b", RAPT_CODE_SYNTAX, 14},
       {"cpu torch.cc=8.0,", RAPT_CODE_SYNTAX, 13}, {"cpu tensorflow=1.0", RAPT_CODE_UNKNOWN_FIELD, 4},
       {"cpu torch.size=1", RAPT_CODE_UNKNOWN_FIELD, 4}, {"cpu =1", RAPT_CODE_UNKNOWN_FIELD, 4}, {"cpu .cc=1.0", RAPT_CODE_UNKNOWN_FIELD, 4},
-      {"hip arch=gfx942-much-too-long", RAPT_CODE_SYNTAX, 9}};
+      {"hip arch=gfx942-much-too-long", RAPT_CODE_SYNTAX, 9},
+      {"cuda arch=sm90", RAPT_CODE_SYNTAX, 5}, {"cpu arch=gfx942", RAPT_CODE_SYNTAX, 4}, {"hip cc=9.0", RAPT_CODE_SYNTAX, 4},
+      {"xpu cc=9.0", RAPT_CODE_SYNTAX, 4}, {"cuda:sm90", RAPT_CODE_SYNTAX, 4}, {" hip:gfx942 aiter=0.1", RAPT_CODE_SYNTAX, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     rapt_facts f;
     rapt_reason why = RAPT_REASON_INIT;
@@ -93,6 +95,24 @@ static void e6_faults_name_the_byte_or_the_key(void **state) {
     assert_int_equal(why.field, RAPT_FIELD_FACTS);
     assert_int_equal(why.index, cases[i].byte);
     assert_int_equal(f.kind, 0x55555555);                    /* nothing was written */
+  }
+}
+
+/* SYNTAX shows the word that is wrong and what to write for it. */
+static void e3_faults_show_the_word(void **state) {
+  (void)state;
+  static const struct { const char *text, *got, *want; } cases[] = {
+      {"cuda:sm90", "cuda:sm90", "\"cuda cc=9.0\""}, {"cuda:sm120 torch=2.9", "cuda:sm120", "\"cuda cc=12.0\""},
+      {"cuda:new", "cuda:new", "\"cuda\" and then key=value"}, {"hip:gfx942", "hip:gfx942", "\"hip arch=gfx942\""},
+      {"hip:\033[m", "hip:?[m", "\"hip\" and then key=value"}, {"cpu:", "cpu:", "\"cpu\" and then key=value"},
+      {"cuda arch=sm90", "arch=sm90", "cc=MAJOR.MINOR, as in cc=9.0"}, {"cuda cc=9", "cc=9", "a generation such as 9.0"},
+      {"cpu tourch=2", "tourch", "the nearest key is torch"}, {"", "", "a device kind first, such as cpu or cuda"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    rapt_facts f;
+    rapt_reason why = RAPT_REASON_INIT;
+    assert_int_equal(parse(cases[i].text, strlen(cases[i].text), &f, &why), RAPT_ARG);
+    assert_string_equal(why.got, cases[i].got);
+    assert_string_equal(why.want, cases[i].want);
   }
 }
 
@@ -188,7 +208,7 @@ int main(void) {
       cmocka_unit_test(d4_facts_have_one_canonical_string),
       cmocka_unit_test(d4_what_is_not_said_is_missing),
       cmocka_unit_test(e6_faults_name_the_byte_or_the_key),
-      cmocka_unit_test(versions_order_as_people_read_them),
+      cmocka_unit_test(e3_faults_show_the_word), cmocka_unit_test(versions_order_as_people_read_them),
       cmocka_unit_test(d2_a_probe_adds_facts),
       cmocka_unit_test(r6_facts_as_json),
       cmocka_unit_test(fuzz_parse_format_parse_is_stable),

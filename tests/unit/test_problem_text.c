@@ -113,7 +113,7 @@ static void other_spellings_become_canonical(void **state) {
       {"fp32 b2 h2 q6 k7 d8 packed=int64@dev layout=hsd", "fp32 b2 h2 q6 k7 d8 layout=hsd packed=int64@dev"},
       {"fp32 b2 h2 q6 k7 d8 packed=int32 q.st=8,48,1 lse lse.st=1,2", "fp32 b2 h2 q6 k7 d8 q.st=hsd lse.st=shd packed=int32 lse"},
       {"fp32 b2 h2 q6 k7 d8 packed=int32 layout=shd", "fp32 b2 h2 q6 k7 d8 packed=int32"},
-      {"int8 b-2 h4/3 q4 k4 d8 mem=-1", "int8 b-2 h4/3 q4 k4 d8 mem=-1"},             /* illegal calls can be said */
+      {"int8 b2 h4/3 q4 k4 d8 mem=-1", "int8 b2 h4/3 q4 k4 d8 mem=-1"},               /* illegal calls can be said */
   };
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
     assert_canonical(pairs[i][0], pairs[i][1]);
@@ -171,6 +171,8 @@ static void e6_faults_name_the_byte_or_the_key(void **state) {
       {"fp32 b1 h1 q1 k1 d1 mask", RAPT_CODE_SYNTAX, 24}, {"fp32 b1 h1 q1 k1 d1 mask=bool", RAPT_CODE_SYNTAX, 29},
       {"fp32 b1 h1 q1 k1 d1 mask=bool:1x1x1x1x1", RAPT_CODE_SYNTAX, 30},
       {"fp32 b1 h1 q1 k1 d1 mask=bool:1xx1", RAPT_CODE_SYNTAX, 32}, {"fp32 b1/1 h1 q1 k1 d1", RAPT_CODE_SYNTAX, 8},
+      {"fp32 b-1 h1 q1 k1 d1", RAPT_CODE_SYNTAX, 6}, {"fp32 b1 h1 q1 k-1 d1", RAPT_CODE_SYNTAX, 15},
+      {"fp32 b1 h1/-1 q1 k1 d1", RAPT_CODE_SYNTAX, 11}, {"fp32 b1 h1 q1 k1 d1/-0", RAPT_CODE_SYNTAX, 20},
       {"fp32 b1x h1 q1 k1 d1", RAPT_CODE_SYNTAX, 6}, {"fp32 b1 h1/ q1 k1 d1", RAPT_CODE_SYNTAX, 11},
       {"fp32 b99999999999999999999 h1 q1 k1 d1", RAPT_CODE_SYNTAX, 6}, {"fp32 b1 h1 q1 k1 d1 window=1", RAPT_CODE_SYNTAX, 28},
       {"fp32 b1 h1 q1 k1 d1 window=1,2,3", RAPT_CODE_SYNTAX, 31}, {"fp32 b1 h1 q1 k1 d1 scale=0,5", RAPT_CODE_SYNTAX, 26},
@@ -198,6 +200,13 @@ static void e6_faults_name_the_byte_or_the_key(void **state) {
   }
   parsed r = parse("fp32 b1 h1 q1 k1 d1 dropuot=0.1");
   assert_string_equal(r.why.got, "dropuot");
+  assert_string_equal(r.why.want, "the nearest key is dropout");
+  assert_string_equal(parse("fp32 b1 h1 q1 k1 d1 bogus").why.want,
+                      "keys are b, h, q, k, d, out, gdt, layout, ptr, mask, bias, causal, align, window, qlen, kvlen, packed, alibi, "
+                      "softcap, sinks, scale, dropout, and more");
+  assert_string_equal(parse("fp32 b=1 h1 q1 k1 d1").why.want, "a size follows its letter, as in b1");
+  assert_string_equal(parse("fp32 b1 h1 q1 k1 d1 window=1").why.got, "window=1");     /* SYNTAX shows the word */
+  assert_string_equal(parse("fp32 b1 q1").why.want, "h, k, d as well");
 }
 
 static void hostile_lengths_and_bytes(void **state) {

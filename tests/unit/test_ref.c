@@ -140,9 +140,51 @@ static void empty_s6_s7(void **state) {
   assert_true(out[0] == 0 && out[1] == 0 && lse[0] == -INFINITY && lse[1] == -INFINITY);
 }
 
+/* P3, S8: sizes that no memory holds are said to be so, never a small number that fits by wrapping. */
+static void workspace_never_wraps_p3(void **state) {
+  (void)state;
+  const int64_t sizes[] = {0, 1, 1000, INT64_C(1) << 31, INT64_C(1) << 58,
+                           INT64_C(1024819115206086201), INT64_MAX / 8, INT64_MAX / 9, INT64_MAX / 3, INT64_MAX};
+  const size_t n = sizeof sizes / sizeof *sizes;
+  const rapt_backend *ref = rapti_backend_ref();
+  for (size_t at = 0; at < n * n * n * 5; at++) {
+    const uint32_t threads = (const uint32_t[]){1, 2, 3, 64, 4096}[at % 5];
+    rapt_problem p = {.struct_size = sizeof p, .B = 1, .Hq = 1, .Hkv = 1, .Sq = 5000};
+    p.Skv = sizes[at / 5 % n], p.D = sizes[at / 5 / n % n], p.Dv = sizes[at / 5 / n / n];
+    const size_t bytes = ref->workspace(NULL, 0, &p, threads);
+    const double longest = fmax((double)p.D, (double)p.Dv);
+    const double need = threads * (9.0 * (double)p.Skv + 8.0 * ((double)p.D + (double)p.Dv + longest));
+    if (bytes == SIZE_MAX) assert_true(need > 0x1p62);
+    else assert_true((double)bytes >= need && need < 0x1p63);
+  }
+  rapt_problem p = {.struct_size = sizeof p, .B = INT64_C(1) << 40, .Hq = INT64_C(1) << 40, .Hkv = 1, .Sq = 1};
+  assert_true(ref->workspace(NULL, 0, &p, 2) == SIZE_MAX);
+}
+
+/* The same through the core: refused, not run in a wrapped workspace. */
+static void wrapped_workspace_is_refused_d14(void **state) {
+  (void)state;
+  const char text[] = "fp32 b1 h1 q2 k1024819115206086201 d0/0 scale=1 lse require=ref";
+  char names[64];
+  rapt_problem p = RAPT_PROBLEM_INIT;
+  assert_int_equal(rapt_problem_parse(text, sizeof text - 1, &p, names, sizeof names, NULL), RAPT_OK);
+  rapt_ctx_opts opts = RAPT_CTX_OPTS_INIT;
+  opts.max_threads = 2;
+  opts.flags = RAPT_CTX_NO_ENV;
+  rapt_ctx *ctx;
+  assert_int_equal(rapt_ctx_create(&opts, &ctx, NULL), RAPT_OK);
+  float lse[2], x = 0;
+  rapt_buffers b = RAPT_BUFFERS_INIT;
+  b.q = b.k = b.v = b.out = &x, b.lse = lse;
+  assert_int_equal(rapt_attention(ctx, &p, &b, NULL), RAPT_REFUSED);
+  rapt_ctx_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(two_keys_n1_n8), cmocka_unit_test(bias_n1),
                                      cmocka_unit_test(causal_m13_m16),
-                                     cmocka_unit_test(threads_n18), cmocka_unit_test(empty_s6_s7)};
+                                     cmocka_unit_test(threads_n18), cmocka_unit_test(empty_s6_s7),
+                                     cmocka_unit_test(workspace_never_wraps_p3),
+                                     cmocka_unit_test(wrapped_workspace_is_refused_d14)};
   return cmocka_run_group_tests_name("ref", tests, NULL, NULL);
 }

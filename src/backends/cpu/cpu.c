@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The own CPU kernels: one row a CPU level, the same body compiled for each (body/, isa/). */
+/* The own CPU kernels: one row a CPU level, the same body compiled for each (levels.def, body/, isa/). */
 #include "backends/cpu/kernel.h"
 #include "core/backend.h"
 
 #include <stdatomic.h>
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 /* ---- Levels ---- */
 
 typedef struct level {
-  int32_t width, lanes;                        /* as in the kernel, known also where its code is not built */
+  int32_t width, lanes;                        /* known also where the code is not built */
   const rapti_cpu_kernel *kernel;              /* NULL: another architecture; its row fails ISA */
+  const char *name[3][2];                      /* by dtype, few rows */
 } level;
 
-static const level levels[] = {
-  {8, 4, &rapti_cpu_scalar},
+#define KERNEL_ANY(name) &rapti_cpu_##name
 #if defined(__x86_64__)
-  {24, 8, &rapti_cpu_avx2},
-  {64, 16, &rapti_cpu_avx512},
+#define KERNEL_X86(name) &rapti_cpu_##name
 #else
-  {24, 8, NULL},
-  {64, 16, NULL},
+#define KERNEL_X86(name) NULL
 #endif
+#define NAMES(dtype, level) {"sdpa_fwd_" dtype "_tile_" level, "sdpa_fwd_" dtype "_few_" level}
+
+static const level levels[] = {
+#define RAPTI_LEVEL(name, architecture, width, lanes, ran) \
+  {width, lanes, KERNEL_##architecture(name), {NAMES("fp16", #name), NAMES("bf16", #name), NAMES("fp32", #name)}},
+#include "backends/cpu/levels.def"
+#undef RAPTI_LEVEL
 };
 
 static bool shape(uint32_t row, const rapt_problem *p, uint32_t threads, rapti_cpu_call *c, size_t *workspace) {
@@ -31,25 +33,6 @@ static bool shape(uint32_t row, const rapt_problem *p, uint32_t threads, rapti_c
 }
 
 /* ---- A run ---- */
-
-/* The caller's floating-point modes (rounding, flushing) and flags are not ours to use or to change (D22, N18). */
-static unsigned enter_float_state(void) {
-#if defined(__x86_64__)
-  const unsigned old = _mm_getcsr();
-  _mm_setcsr(0x1f80);                          /* nearest even, no flushing, nothing traps */
-  return old;
-#else
-  return 0;
-#endif
-}
-
-static void leave_float_state(unsigned old) {
-#if defined(__x86_64__)
-  _mm_setcsr(old);
-#else
-  (void)old;
-#endif
-}
 
 typedef struct run_state {
   const rapti_cpu_call *call;
@@ -84,13 +67,11 @@ static void run_share(void *arg, uint32_t slot) {
   const run_state *s = arg;
   const rapti_cpu_call *c = s->call;
   char *scratch = c->scratch + slot * c->thread_bytes;
-  const unsigned old = enter_float_state();
   int64_t packed = -1, head, n;
   while ((head = next_of(&c->counters[0])) < s->heads)
     while ((n = next_of(&c->counters[1 + head])) < c->chunks) run_item(s, scratch, head, n, &packed);
   for (head = 0; head < s->heads && c->chunks > 1; head++)
     while ((n = next_of(&c->counters[1 + head])) < c->chunks) run_item(s, scratch, head, n, &packed);
-  leave_float_state(old);
 }
 
 static rapt_status run(void *self, uint32_t row, void *state, const rapt_problem *p, const rapt_buffers *b,
@@ -105,9 +86,7 @@ static rapt_status run(void *self, uint32_t row, void *state, const rapt_problem
   rapti_cpu_bind(p, b, workspace, &c);
   run_state s = {&c, levels[row].kernel, p->B * p->Hkv};
   if (c.threads == 1) {
-    const unsigned old = enter_float_state();
     run_all(&s);
-    leave_float_state(old);
     return RAPT_OK;
   }
   for (int64_t i = 0; i <= s.heads; i++) atomic_init(&c.counters[i], 0);
@@ -122,18 +101,10 @@ static size_t workspace_of(void *self, uint32_t row, const rapt_problem *p, uint
   return shape(row, p, threads, &c, &bytes) ? bytes : SIZE_MAX;
 }
 
-/* ---- Names ---- */
-
-#define RAPTI_NAMES(dtype, level) {"sdpa_fwd_" dtype "_tile_" level, "sdpa_fwd_" dtype "_few_" level}
-#define RAPTI_LEVEL_NAMES(level) {RAPTI_NAMES("fp16", level), RAPTI_NAMES("bf16", level), RAPTI_NAMES("fp32", level)}
-
 static const char *kernel_name(void *self, uint32_t row, const rapt_problem *p) {
-  static const char *const names[][3][2] = {RAPTI_LEVEL_NAMES("scalar"), RAPTI_LEVEL_NAMES("avx2"),
-                                            RAPTI_LEVEL_NAMES("avx512")};
   (void)self;
-  const double rows = p->Hkv > 0 ? (double)(p->Hq / p->Hkv) * (double)p->Sq : 0;
   const int dtype = p->q.dtype == RAPT_FP16 ? 0 : p->q.dtype == RAPT_BF16 ? 1 : 2;
-  return names[row][dtype][rows <= RAPTI_FEW_ROWS];
+  return levels[row].name[dtype][rapti_cpu_few_rows(p)];
 }
 
 /* ---- Rows ---- */
@@ -151,11 +122,11 @@ static const char *kernel_name(void *self, uint32_t row, const rapt_problem *p) 
 #define ALL_LIMITS .dtypes = RAPT_DT(RAPT_FP16) | RAPT_DT(RAPT_BF16) | RAPT_DT(RAPT_FP32), .dv_rule = RAPT_DV_ANY, \
   .determinism = RAPT_DET_BATCH, .can = CAN_MASKS | CAN_CORNERS | CAN_SHAPES | CAN_NUMBERS
 
-/* cpu.avx512 was compiled and read, never run: no such machine was at hand (D15). */
 static const rapt_row rows[] = {
-  {.id = "cpu.scalar", .isa = "scalar", .ran_on_hardware = 1, ALL_LEVELS},
-  {.id = "cpu.avx2", .isa = "avx2", .ran_on_hardware = 1, ALL_LEVELS},
-  {.id = "cpu.avx512", .isa = "avx512", .ran_on_hardware = 0, ALL_LEVELS},
+#define RAPTI_LEVEL(name, architecture, width, lanes, ran) \
+  {.id = "cpu." #name, .isa = #name, .ran_on_hardware = ran, ALL_LEVELS},
+#include "backends/cpu/levels.def"
+#undef RAPTI_LEVEL
 };
 
 const rapt_backend *rapti_backend_cpu(void) {

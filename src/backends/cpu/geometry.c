@@ -128,8 +128,8 @@ bool rapti_cpu_shape(const rapt_problem *p, int64_t width, int64_t lanes, uint32
   c->blocks = divide_up(c->Skv, c->block);
   c->dv_pad = divide_up(c->Dv, RAPTI_KEY_TILE) * RAPTI_KEY_TILE;
   int64_t heads = 0, counters = 0, total = 0;
-  if (!rapti_mul(c->group, c->Sq, &c->rows) || !rapti_mul(c->B, c->Hkv, &heads)) return false;
-  c->few_rows = c->rows <= RAPTI_FEW_ROWS;
+  if (!rapti_cpu_rows(p, &c->rows) || !rapti_mul(c->B, c->Hkv, &heads)) return false;
+  c->few_rows = rapti_cpu_few_rows(p);
   choose_chunks(c, width);
   if (!lay_out(c, width, lanes)) return false;
   c->threads = threads_for(c, max_threads);

@@ -52,6 +52,16 @@ typedef struct rapti_cpu_call {
 
 enum { RAPTI_FEW_ROWS = 8, RAPTI_FEW_GROUP = 4 };   /* most rows; rows that share one reading of a vector */
 
+/* Rows of one KV head; false on overflow. Hkv may be 0: there are none then. */
+static inline bool rapti_cpu_rows(const rapt_problem *p, int64_t *rows) {
+  return rapti_mul(p->Hkv > 0 ? p->Hq / p->Hkv : 0, p->Sq, rows);
+}
+
+static inline bool rapti_cpu_few_rows(const rapt_problem *p) {
+  int64_t rows;
+  return rapti_cpu_rows(p, &rows) && rows <= RAPTI_FEW_ROWS;
+}
+
 /* Rows of one panel: which keys each sees, and its softmax state. Lanes past `rows` repeat the last row. */
 typedef struct rapti_panel {
   int64_t lo[RAPTI_MAX_WIDTH], hi[RAPTI_MAX_WIDTH];   /* visible keys by metadata, inclusive; lo > hi: none */
@@ -62,16 +72,17 @@ typedef struct rapti_panel {
 } rapti_panel;
 
 typedef struct rapti_cpu_kernel {
-  int32_t width, lanes;                        /* lanes of a panel and of a vector */
   void (*pack)(const rapti_cpu_call *c, char *scratch, int64_t head);               /* head = b * Hkv + h_kv */
   void (*chunk)(const rapti_cpu_call *c, char *scratch, int64_t head, int64_t chunk);
   void (*few)(const rapti_cpu_call *c, char *scratch, int64_t head);
 } rapti_cpu_kernel;
 
-extern const rapti_cpu_kernel rapti_cpu_scalar;
-#if defined(__x86_64__)
-extern const rapti_cpu_kernel rapti_cpu_avx2, rapti_cpu_avx512;
-#endif
+/* Of all levels; defined where the architecture has the code. */
+#define RAPTI_LEVEL(name, architecture, width, lanes, ran) \
+  extern const rapti_cpu_kernel rapti_cpu_##name; \
+  enum { RAPTI_WIDTH_##name = width, RAPTI_LANES_##name = lanes };
+#include "backends/cpu/levels.def"
+#undef RAPTI_LEVEL
 
 /* geometry.c */
 /* Sizes, strides and scratch layout; false where a size overflows. Pointers stay NULL. */

@@ -48,8 +48,8 @@ static void ck_bias(rapti_ext *e) {
   const int64_t *size = p->bias.size;
   if (!p->bias.dtype) return;
   if (size[0] != 1 || size[1] != 1 || size[2] != p->Sq || size[3] != p->Skv)
-    rapti_ext_fail(e, RAPT_CODE_BROADCAST, RAPT_FIELD_BIAS, "another shape", "1x1xSqxSkv");
-  if (p->slopes.dtype) rapti_ext_fail(e, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, "bias", "one of the two");
+    rapti_ext_fail(e, RAPT_CODE_BROADCAST, RAPT_FIELD_BIAS, "another shape", "shape 1x1xSqxSkv");
+  if (p->slopes.dtype) rapti_ext_fail(e, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, "given with bias", "one of the two");
 }
 
 /* A zero side is not seen as a window; (-1,0) goes as causal. */
@@ -63,12 +63,12 @@ static void ck(rapti_ext *e) {
   const rapt_problem *p = e->p;
   int64_t keys, width = p->D > p->Dv ? p->D : p->Dv;
   ck_bias(e);
-  if (zero_sided(p)) rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "with a zero side", "sides above 0, or causal");
+  if (zero_sided(p)) rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "one with a zero side", "sides above 0, or causal");
   if (p->softcap > 0 && !p->cu)
-    rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "a dense call", "packed sequences");
+    rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "used in a dense call", "it in packed calls only");
   if (p->dropout >= 1) rapti_ext_fail(e, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "1", "less than 1");
   if (p->sinks.dtype && rapti_ext_grads(p))
-    rapti_ext_fail(e, RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "no sinks: its backward leaves them out");
+    rapti_ext_fail(e, RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "calls without it: its backward leaves them out");
   bool fits = rapti_mul(p->cu ? 1 : p->B, p->Hkv, &keys) && rapti_mul(keys, p->Skv, &keys) &&
               rapti_mul(keys, width, &keys) && keys < INT64_C(1) << 31;   /* two bytes an element */
   if (!fits) rapti_ext_unknown(e, RAPT_FIELD_K, "k or v of 2^32 bytes and more");
@@ -81,7 +81,7 @@ static void asm_v3(rapti_ext *e) {
   rapti_ext_if(e, arch ? rapti_tri_of(strcmp(arch, "gfx942") != 0) : RAPTI_OPEN, "arch", RAPT_CODE_GRAD,
                RAPT_FIELD_GRAD, arch ? arch : "", "gfx942");
   if (rapti_ext_causal(p) && p->Sq != p->Skv)
-    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "Sq and Skv that differ, in a backward", "Sq = Skv");
+    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "given for a backward with Sq and Skv that differ", "Sq = Skv");
 }
 
 /* gfx950 has the widths 128 and (192,128), gfx942 a split-K kernel at 64. */

@@ -51,13 +51,13 @@ static void half_bottom_right(rapti_ext *e) {
   const rapt_problem *p = e->p;
   if (!real_bottom_right(p)) return;
   bool padded = p->cu || p->kv_len;
-  const char *with = p->bias.dtype || p->mask.dtype ? "bottom right with bias"
-                     : p->dropout > 0               ? "bottom right with dropout"
-                     : p->Sq > p->Skv && !padded    ? "bottom right with Sq > Skv"
+  const char *with = p->bias.dtype || p->mask.dtype ? "br with bias"
+                     : p->dropout > 0               ? "br with dropout"
+                     : p->Sq > p->Skv && !padded    ? "br with Sq above Skv"
                                                     : NULL;
   if (with) rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, with, "tl");
   rapti_ext_if(e, rapti_tri_and(rapti_tri_of(p->Sq % 64 || p->Skv % 64), before(e, 9, 6, 0)), "cudnn",
-               RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "bottom right, sizes that are no multiple of 64", "cudnn >=9.6");
+               RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "br with sizes that are no multiple of 64", "cudnn >=9.6");
 }
 
 static void half_window(rapti_ext *e) {
@@ -65,14 +65,14 @@ static void half_window(rapti_ext *e) {
   if (!rapti_ext_window(p)) return;
   bool padded = p->cu || p->kv_len, causal = rapti_ext_causal(p) || p->window[1] == 0;
   if (p->Sq > p->Skv && !padded)
-    rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "with Sq > Skv", "Sq <= Skv, or lengths");
+    rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "used with Sq above Skv", "Sq up to Skv, or lengths");
   bool plain = causal && !p->bias.dtype && !p->mask.dtype && !(p->dropout > 0);
   rapti_ext_if(e, rapti_tri_and(rapti_tri_of(!plain), before(e, 9, 10, 2)), "cudnn", RAPT_CODE_WINDOW,
                RAPT_FIELD_WINDOW, "open to the right, or with bias or dropout", "cudnn >=9.10.2");
   rapti_ext_if(e, rapti_tri_and(rapti_tri_of(p->Sq != p->Skv), before(e, 9, 6, 0)), "cudnn", RAPT_CODE_WINDOW,
-               RAPT_FIELD_WINDOW, "Sq and Skv that differ", "cudnn >=9.6");
+               RAPT_FIELD_WINDOW, "used with Sq and Skv that differ", "cudnn >=9.6");
   if (p->Sq == 1 && p->window[1] >= 0)
-    rapti_ext_if(e, before(e, 9, 10, 0), "cudnn", RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "a right bound with one row",
+    rapti_ext_if(e, before(e, 9, 10, 0), "cudnn", RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "one with a right bound, for one query row",
                  "cudnn >=9.10");
   rapti_tri bad = rapti_tri_and(rapti_tri_not(before(e, 9, 14, 0)), before(e, 9, 14, 1));
   rapti_ext_if(e, rapti_tri_and(rapti_tri_of(!causal && p->Skv > 1024), bad), "cudnn", RAPT_CODE_KNOWN_BAD,
@@ -88,13 +88,13 @@ static void half_extras(rapti_ext *e) {
   /* M19's values only below a top-left diagonal (H11). */
   bool corner = rapti_ext_causal(p) && (rapti_ext_square(p) || p->alignment == RAPT_TOP_LEFT);
   if (p->slopes.dtype && !corner)
-    rapti_ext_fail(e, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, "another mask than top-left causal", "causal=tl");
+    rapti_ext_fail(e, RAPT_CODE_ALIBI, RAPT_FIELD_SLOPES, "given with another mask than top-left causal", "causal=tl");
   if (p->sinks.dtype && p->Sq == 1 && !p->cu)
-    rapti_ext_fail(e, RAPT_CODE_SINK, RAPT_FIELD_SINKS, "one query row", "more rows");
+    rapti_ext_fail(e, RAPT_CODE_SINK, RAPT_FIELD_SINKS, "given for one query row", "more rows");
   if (p->dropout >= 1) rapti_ext_fail(e, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "1", "less than 1");
   if (p->cu)
     rapti_ext_if(e, rapti_tri_and(generation(e, 8), before(e, 9, 18, 1)), "cc, cudnn", RAPT_CODE_PACKED,
-                 RAPT_FIELD_PACKED, "packed sequences on cc 8", "cudnn >=9.18.1");
+                 RAPT_FIELD_PACKED, "packed on cc 8", "cudnn >=9.18.1");
 }
 
 void rapti_ext_cudnn_half(rapti_ext *e) {
@@ -130,7 +130,7 @@ void rapti_ext_cudnn_fp8(rapti_ext *e) {
   }
   if (real_bottom_right(p))
     rapti_ext_if(e, rapti_tri_not(rapti_tri_and(ten, rapti_tri_not(before(e, 9, 7, 0)))), "cc, cudnn",
-                 RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "bottom right", "tl; br on cc 10 from cuDNN 9.7");
+                 RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "br", "tl; br on cc 10 from cuDNN 9.7");
 }
 
 /* ---- unified ---- */
@@ -139,15 +139,15 @@ void rapti_ext_cudnn_unified(rapti_ext *e) {
   const rapt_problem *p = e->p;
   const rapti_tri old = before(e, 9, 21, 0);
   const char *want = "cudnn >=9.21";
-  if (p->bias.dtype) rapti_ext_if(e, old, "cudnn", RAPT_CODE_BIAS, RAPT_FIELD_BIAS, "before cuDNN 9.21", want);
-  if (rapti_ext_causal(p)) rapti_ext_if(e, old, "cudnn", RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "causal", want);
-  if (rapti_ext_window(p)) rapti_ext_if(e, old, "cudnn", RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "any", want);
-  if (p->sinks.dtype) rapti_ext_if(e, old, "cudnn", RAPT_CODE_SINK, RAPT_FIELD_SINKS, "cuDNN before 9.21", want);
+  if (p->bias.dtype) rapti_ext_if(e, old, "cudnn", RAPT_CODE_BIAS, RAPT_FIELD_BIAS, "given to a cuDNN before 9.21", want);
+  if (rapti_ext_causal(p)) rapti_ext_if(e, old, "cudnn", RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "given to a cuDNN before 9.21", want);
+  if (rapti_ext_window(p)) rapti_ext_if(e, old, "cudnn", RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "given to a cuDNN before 9.21", want);
+  if (p->sinks.dtype) rapti_ext_if(e, old, "cudnn", RAPT_CODE_SINK, RAPT_FIELD_SINKS, "given to a cuDNN before 9.21", want);
   if (p->q_len || p->kv_len)
     rapti_ext_if(e, before(e, 9, 15, 0), "cudnn", RAPT_CODE_LENGTHS, p->kv_len ? RAPT_FIELD_KV_LEN : RAPT_FIELD_Q_LEN,
-                 "before cuDNN 9.15", "cudnn >=9.15");
+                 "given to a cuDNN before 9.15", "cudnn >=9.15");
   if (!(p->dropout > 0)) return;
-  rapti_ext_if(e, before(e, 9, 22, 0), "cudnn", RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "before cuDNN 9.22",
+  rapti_ext_if(e, before(e, 9, 22, 0), "cudnn", RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "used with a cuDNN before 9.22",
                "cudnn >=9.22");
-  if (p->flags & RAPT_WANT_LSE) rapti_ext_fail(e, RAPT_CODE_LSE, RAPT_FIELD_LSE, "dropout", "no dropout");
+  if (p->flags & RAPT_WANT_LSE) rapti_ext_fail(e, RAPT_CODE_LSE, RAPT_FIELD_LSE, "asked for with dropout", "one of the two");
 }

@@ -74,7 +74,7 @@ void rapti_ext_fa2(rapti_ext *e) {
   const rapt_problem *p = e->p;
   if (!(p->dropout > 0)) return;
   if (p->dropout >= 1) rapti_ext_fail(e, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "1", "less than 1");
-  if (p->softcap > 0) rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "dropout", "one of the two");
+  if (p->softcap > 0) rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "used with dropout", "one of the two");
   if (!rapti_ext_grads(p) || p->D <= 192) return;
   rapti_tri small = rapti_tri_or(rapti_ext_cc_in(e->facts, RAPTI_CC(8, 6), RAPTI_CC(8, 6)),
                                  rapti_ext_cc_in(e->facts, RAPTI_CC(8, 9), RAPTI_CC(8, 9)));
@@ -96,7 +96,7 @@ void rapti_ext_fa3(rapti_ext *e) {
   rapti_ext_fa3_dims(e);
   /* Widths are rounded up to 64, 96, 128, 192 or 256; a deterministic backward stops before the last. */
   if (rapti_ext_grads(p) && p->determinism > RAPT_DET_NONE && (p->D > 192 || p->Dv > 192))
-    rapti_ext_fail(e, RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none in a backward above D 192", "D <= 192");
+    rapti_ext_fail(e, RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none in a backward above D 192", "run or more");
 }
 
 /* ---- FlashAttention-4: limits by generation ---- */
@@ -143,11 +143,11 @@ static void fa4_backward(rapti_ext *e, int major) {
   const rapti_tri new = major < 0 ? RAPTI_OPEN : rapti_tri_of(major == 12);
   rapti_ext_if(e, old, "cc", RAPT_CODE_GRAD, RAPT_FIELD_GRAD, "cc 8", "cc 9 to 12");
   if (p->determinism > RAPT_DET_NONE)
-    rapti_ext_if(e, new, "cc", RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none in a backward on cc 12", "cc 9 to 11");
+    rapti_ext_if(e, new, "cc", RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none in a backward on cc 12", "run or more");
   if (p->sinks.dtype)
     rapti_ext_if(e, rapti_tri_or(old, new), "cc", RAPT_CODE_GRAD_SINK, RAPT_FIELD_GRAD, "sinks", "cc 9 to 11");
   if (p->D == 256 && p->softcap > 0)
-    rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "a backward at D 256", "another D");
+    rapti_ext_fail(e, RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "used in a backward at D 256", "another D");
   if (p->D == 256 && p->dlse.dtype) rapti_ext_fail(e, RAPT_CODE_GRAD, RAPT_FIELD_DLSE, "dlse at D 256", "no dlse");
 }
 
@@ -159,9 +159,9 @@ void rapti_ext_fa4(rapti_ext *e) {
   fa4_dims(e, major);
   fa4_strides(e);
   if (p->D == 256 && p->softcap > 0)
-    rapti_ext_if(e, ten, "cc", RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "D 256 on cc 10", "another D");
+    rapti_ext_if(e, ten, "cc", RAPT_CODE_SOFTCAP, RAPT_FIELD_SOFTCAP, "used with D 256 on cc 10", "another D");
   if (p->D == 256 && p->sinks.dtype)
-    rapti_ext_if(e, ten, "cc", RAPT_CODE_SINK, RAPT_FIELD_SINKS, "D 256 on cc 10", "another D");
+    rapti_ext_if(e, ten, "cc", RAPT_CODE_SINK, RAPT_FIELD_SINKS, "given with D 256 on cc 10", "another D");
   if (rapti_ext_grads(p)) fa4_backward(e, major);
 }
 

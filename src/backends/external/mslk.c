@@ -76,12 +76,12 @@ static void cutlass(rapti_ext *e) {
   const rapt_problem *p = e->p;
   if (p->q.dtype == RAPT_BF16)
     rapti_ext_if(e, rapti_tri_not(rapti_ext_cc_in(e->facts, RAPTI_CC(8, 0), RAPTI_CC(255, 0))), "cc", RAPT_CODE_DTYPE,
-                 RAPT_FIELD_Q, "bf16", "fp16, fp32; bf16 on cc 8.0 and above");
+                 RAPT_FIELD_Q, "bf16", "fp16 or fp32; bf16 on cc 8.0 and above");
   if (p->q.dtype != RAPT_FP32)
     rapti_ext_dims(e, rapti_tri_of(p->D % 8 != 0), rapti_tri_of(p->Dv % 8 != 0), "", "a multiple of 8");
   /* Local classes count from the bottom right. */
   if (rapti_ext_window(p) && !rapti_ext_square(p) && p->alignment == RAPT_TOP_LEFT)
-    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "a window from the top left", "br");
+    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "tl with a window", "br");
   if (!rapti_ext_grads(p)) return;
   if (rapti_ext_window(p))
     rapti_ext_fail(e, RAPT_CODE_GRAD, RAPT_FIELD_GRAD, "a window", "no window");
@@ -92,9 +92,9 @@ static void cutlass(rapti_ext *e) {
 static void splitk(rapti_ext *e) {
   const rapt_problem *p = e->p;
   if (rapti_ext_causal(p))
-    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "causal of a dense call", "block-diagonal causal");
+    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "given for a dense causal call", "block-diagonal causal");
   if (rapti_ext_window(p) && p->Sq > 16)
-    rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "more than 16 query rows", "at most 16 query rows");
+    rapti_ext_fail(e, RAPT_CODE_WINDOW, RAPT_FIELD_WINDOW, "used with more than 16 query rows", "at most 16 query rows");
 }
 
 /* Its decode path is bf16. */

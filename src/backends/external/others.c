@@ -130,14 +130,14 @@ static void xla(rapti_ext *e) {
   const rapt_problem *p = e->p;
   rapti_ext_unknown(e, RAPT_FIELD_Q, "widths and dtypes of this kernel");
   if (p->Sq != p->Skv)
-    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "Sq and Skv that differ", "Sq = Skv");
+    rapti_ext_fail(e, RAPT_CODE_ALIGNMENT, RAPT_FIELD_ALIGN, "given for Sq and Skv that differ", "Sq = Skv");
 }
 
 /* lse is cast to the key's dtype there; N8 forbids 16 bits. */
 static void jax_xla(rapti_ext *e) {
   const rapt_problem *p = e->p;
   if ((p->flags & RAPT_WANT_LSE) && (p->q.dtype == RAPT_FP16 || p->q.dtype == RAPT_BF16))
-    rapti_ext_fail(e, RAPT_CODE_LSE, RAPT_FIELD_LSE, rapt_dtype_name(p->q.dtype), "fp32: it is cast to the key's dtype");
+    rapti_ext_fail(e, RAPT_CODE_LSE, RAPT_FIELD_LSE, "asked for with a half dtype", "fp32: lse is cast to the key's dtype");
 }
 
 static void jax_cudnn(rapti_ext *e) {

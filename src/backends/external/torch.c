@@ -127,7 +127,7 @@ static void efficient(rapti_ext *e) {
                  half ? "a multiple of 8" : "a multiple of 4");
   if (p->q.dtype == RAPT_BF16)
     rapti_ext_if(e, rapti_tri_not(rapti_ext_cc_in(e->facts, RAPTI_CC(8, 0), RAPTI_CC(255, 0))), "cc", RAPT_CODE_DTYPE,
-                 RAPT_FIELD_Q, "bf16", "fp16, fp32; bf16 on cc 8.0 and above");
+                 RAPT_FIELD_Q, "bf16", "fp16 or fp32; bf16 on cc 8.0 and above");
   if (rapti_ext_grads(p) && p->B >= 65536)
     rapti_ext_fail_int(e, RAPT_CODE_SIZE, RAPT_FIELD_B, p->B, "at most 65535 for a backward");
 }
@@ -165,11 +165,11 @@ static void cudnn(rapti_ext *e) {
   if (!(p->dropout > 0)) return;
   double sixteenths = p->dropout * 16;
   if (p->Sq == 1 || sixteenths != (double)(int)sixteenths)
-    rapti_ext_fail(e, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, p->Sq == 1 ? "one query row" : "another p",
+    rapti_ext_fail(e, RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, p->Sq == 1 ? "used for one query row" : "no multiple of 1/16",
                    "multiples of 1/16, more than one query row");
   rapti_tri bad = rapti_tri_and(rapti_ext_before(e->facts, "cudnn", RAPTI_VER(9, 14, 0)),
                                 rapti_tri_not(rapti_ext_before(e->facts, "cudnn", RAPTI_VER(9, 11, 1))));
-  rapti_ext_if(e, bad, "cudnn", RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "cuDNN between 9.11 and 9.14",
+  rapti_ext_if(e, bad, "cudnn", RAPT_CODE_DROPOUT, RAPT_FIELD_DROPOUT, "used with a cuDNN between 9.11 and 9.14",
                "another cuDNN version");
 }
 
@@ -178,14 +178,14 @@ static void flash_cpu(rapti_ext *e) {
   check_heads(e, RAPTI_VER(2, 9, 0), "torch >= 2.9");
   check_empty_rows(e);
   if (rapti_ext_causal(p) && (p->has & RAPT_HAS_SCALE) && p->scale <= 0)
-    rapti_ext_fail(e, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "zero or negative with causal", "a positive scale");
+    rapti_ext_fail(e, RAPT_CODE_SCALE, RAPT_FIELD_SCALE, "zero or negative with causal", "a positive one");
 }
 
 static void math(rapti_ext *e) {
   check_heads(e, RAPTI_VER(2, 5, 0), "torch >= 2.5");
   check_empty_rows(e);
   if (e->p->dropout > 0 && e->p->determinism > RAPT_DET_NONE)
-    rapti_ext_fail(e, RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none with dropout", "no dropout");
+    rapti_ext_fail(e, RAPT_CODE_DETERMINISM, RAPT_FIELD_DETERMINISM, "none with dropout", "run or more");
 }
 
 static uint32_t extra(void *self, uint32_t row, const rapt_problem *cast, const rapt_facts *facts, rapt_reason *why,

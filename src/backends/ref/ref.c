@@ -182,23 +182,27 @@ typedef struct call {
   atomic_int_fast64_t next;   /* rows are handed out one by one: who computes a row cannot change its bits */
 } call;
 
-static int64_t count_rows(const rapt_problem *p) { return p->B * p->Hq * p->Sq; }
-
-/* Bytes of one task: the arrays of a row. Never 0, so that there is always an address. */
-static size_t task_bytes(const rapt_problem *p) {
-  int64_t longest = p->D > p->Dv ? p->D : p->Dv;
-  return rapti_align64((size_t)(p->Skv + p->D + longest + p->Dv) * sizeof(double) + (size_t)p->Skv + 1);
+static bool count_rows(const rapt_problem *p, int64_t *rows) {
+  return rapti_mul(p->B, p->Hq, rows) && rapti_mul(*rows, p->Sq, rows);
 }
 
-static uint32_t count_tasks(const rapt_problem *p, uint32_t threads) {
-  int64_t rows = count_rows(p);
-  return rows < (int64_t)threads ? (uint32_t)rows : threads;
+/* Bytes of one task: the arrays of a row. Never 0, so that there is always an address. false: no memory holds them. */
+static bool task_bytes(const rapt_problem *p, int64_t *bytes) {
+  int64_t n = p->Skv;
+  bool ok = rapti_add(n, p->D, &n) && rapti_add(n, p->D > p->Dv ? p->D : p->Dv, &n) && rapti_add(n, p->Dv, &n) &&
+            rapti_mul(n, sizeof(double), &n) && rapti_add(n, p->Skv, &n) && rapti_add(n, 64, &n);
+  *bytes = n & ~INT64_C(63);
+  return ok;
 }
+
+static uint32_t count_tasks(int64_t rows, uint32_t threads) { return rows < (int64_t)threads ? (uint32_t)rows : threads; }
 
 static size_t workspace(void *self, uint32_t index, const rapt_problem *p, uint32_t threads) {
   (void)self;
   (void)index;
-  return count_tasks(p, threads) * task_bytes(p);
+  int64_t bytes, rows;
+  bool ok = task_bytes(p, &bytes) && count_rows(p, &rows) && rapti_mul(bytes, count_tasks(rows, threads), &bytes);
+  return ok ? (size_t)bytes : SIZE_MAX;
 }
 
 static void run_task(void *arg, uint32_t task) {
@@ -226,8 +230,10 @@ static rapt_status run(void *self, uint32_t index, void *state, const rapt_probl
   (void)state;
   (void)stream;
   const rapti_services *s = self;
-  uint32_t tasks = count_tasks(p, s->max_threads);
-  call c = {.p = p, .buf = buf, .scratch = scratch, .scratch_bytes = task_bytes(p), .rows = count_rows(p)};
+  int64_t bytes, rows;
+  if (!task_bytes(p, &bytes) || !count_rows(p, &rows)) return RAPT_INTERNAL;   /* their workspace was refused */
+  uint32_t tasks = count_tasks(rows, s->max_threads);
+  call c = {.p = p, .buf = buf, .scratch = scratch, .scratch_bytes = (size_t)bytes, .rows = rows};
   atomic_init(&c.next, 0);
   if (tasks == 1) run_task(&c, 0);
   if (tasks > 1) s->parallel_for(s->parallel_self, tasks, run_task, &c);

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install() and remove(): every F.scaled_dot_product_attention on a CPU goes through rapt's decision.
+
+Two operators below the public one are overridden: the fast one in C (_torch_ops.c), which keeps to the host's own kernel
+where a gradient is wanted, so that forward and backward stay a pair; and the general one here. The host's kernels were
+taken hold of before (_ops.py)."""
+
+import sys
+import threading
+
+import torch
+
+from . import _call, _ops, _policy, _rapt, _report
+
+_KEYS = {"CPU": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)}
+_KEYS["AutogradCPU"] = _KEYS["CPU"] | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+_NAMES = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math")
+_lock = threading.Lock()
+_state = None                           # while installed: (library, the compile cache's tag before)
+_kernels = {key: torch.library.get_kernel(_ops.MATH, key) for key in _KEYS}
+
+
+# ---- The general operator ----
+
+def _unservable(q, k, v, mask, dropout_p, dropout_mask):
+    """Calls that are not the core's to decide: a user's sdpa_kernel(MATH), a function transform, operands that the host
+    itself refuses."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or not torch.backends.cuda.flash_sdp_enabled():
+        return True
+    floats = all(t.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) for t in (q, k, v))
+    if not floats or dropout_mask is not None or min(q.dim(), k.dim(), v.dim()) < 2 or q.shape[-1] == 0:
+        return True
+    return mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point())
+
+
+def _heads_fit(q, k, v, enable_gqa):
+    if q.dim() < 3:
+        return True
+    heads = {t.shape[-3] for t in (k, v)} - {1}
+    return len(heads) <= 1 and all(q.shape[-3] == h or enable_gqa and h and q.shape[-3] % h == 0 for h in heads)
+
+
+def _record_host(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, wanted):
+    """The decision on a call whose gradient or dropout is the host's. Preferences that forbid it are heard here."""
+    if type(q) is not torch.Tensor and not isinstance(q, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack():
+        return                          # being traced
+    from . import torch as binding
+    request = binding._request(False, q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    call = _call.prepare(request.tensors, request.options, request.names)
+    context, names = binding.context, request.names
+    if _policy._scope.get() is not None:
+        _call.decide(context, call, names)
+    _report.set_last(lambda: _call.explain(context, call, names)[1])
+    _rapt.ctx_enter(context.handle, context.row_index("torch.math"))
+
+
+def _math(key):
+    def kernel(query, key_, value, attn_mask=None, dropout_p=0.0, is_causal=False, dropout_mask=None, *, scale=None,
+               enable_gqa=False):
+        def host():
+            return _kernels[key].call_boxed(_KEYS[key], query, key_, value, attn_mask, dropout_p, is_causal,
+                                            dropout_mask, scale=scale, enable_gqa=enable_gqa)
+
+        q, k, v = query, key_, value
+        if _unservable(q, k, v, attn_mask, dropout_p, dropout_mask) or not _heads_fit(q, k, v, enable_gqa):
+            return host()
+        wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, attn_mask))
+        if wanted or dropout_p:
+            _record_host(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, wanted)
+            return host()
+        boolean = attn_mask is not None and attn_mask.dtype == torch.bool
+        try:
+            o = _ops.Operands(q, k, v, *((attn_mask, None) if boolean else (None, attn_mask)))
+        except RuntimeError:            # shapes that do not broadcast: the host's own words
+            return host()
+        out = _ops.sdpa_op(o.q, o.k, o.v, scale, is_causal, o.mask, o.bias, 1 if is_causal else 0, 0, -1, -1, None,
+                           None, None, _ops.CONTIGUOUS)
+        return o.unfold(out), q.new_empty(0)    # in the place of the weights, which are never made
+    return kernel
+
+
+# ---- Putting in and taking out ----
+
+class Installed:
+    """What install() returns: a context manager that takes out what it has put in."""
+
+    def __init__(self, mine):
+        self._mine = mine
+
+    def remove(self):
+        if self._mine:
+            self._mine = False
+            remove()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.remove()
+        return False
+
+
+def _free():
+    """Another library's override of the same operators would be lost silently."""
+    for name in _NAMES:
+        for key in _KEYS:
+            if f"aten/{name}/{key}" in torch.library._impls:
+                raise RuntimeError(f"rapt.torch.install: another library holds aten::{name} at {key}; remove it first")
+
+
+def _forget_compiled():
+    """What was compiled before holds the operators of then: the next call compiles again."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
+def installed():
+    return _state is not None
+
+
+def install():
+    """F.scaled_dot_product_attention on a CPU runs rapt, eager and compiled, until remove() or the end of a `with`."""
+    global _state
+    with _lock:
+        if _state is not None:
+            return Installed(False)
+        _free()
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            for key in _KEYS:
+                library.impl(_NAMES[1], _math(key), key)
+            _rapt.ops_override(True)
+        except BaseException:
+            library._destroy()
+            raise
+        # The compile caches on disk do not look at overrides: a tag of their own keeps the two kinds apart.
+        tag = torch.compiler.config.cache_key_tag
+        torch.compiler.config.cache_key_tag = f"{tag}+rapt-{_rapt.VERSION}"
+        _state = library, tag
+        _forget_compiled()
+        return Installed(True)
+
+
+def remove():
+    """The host's own operators are back. Nothing happens where nothing is installed."""
+    global _state
+    with _lock:
+        if _state is None:
+            return
+        library, tag = _state
+        _state = None
+        _rapt.ops_override(False)
+        library._destroy()
+        torch.compiler.config.cache_key_tag = tag
+        _forget_compiled()

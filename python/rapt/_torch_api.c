@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the operators of the PyTorch binding stand on: the shim's functions, tensors, preferences, reports. */
+#include "_torch_ops.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+torch_api torch;
+
+/* ---- The shim ---- */
+
+#define S(name) {#name, offsetof(torch_api, name)}
+static const struct { const char *name; size_t at; } symbols[] = {
+  S(aoti_torch_library_init_fragment), S(aoti_torch_library_init_impl), S(torch_library_def_with_tags),
+  S(torch_library_impl), S(aoti_torch_delete_library_object), S(torch_tag_pt2_compliant_tag),
+  S(torch_tag_needs_fixed_stride_order), S(aoti_torch_abi_version), S(aoti_torch_get_sizes), S(aoti_torch_get_strides),
+  S(aoti_torch_get_dim), S(aoti_torch_get_dtype), S(torch_get_const_data_ptr), S(torch_get_mutable_data_ptr),
+  S(aoti_torch_empty_strided), S(aoti_torch_delete_tensor_object), S(torch_delete_stable_ivalue),
+  S(torch_new_string_handle), S(torch_string_c_str), S(torch_delete_string), S(torch_call_dispatcher),
+  S(torch_exception_get_what_without_backtrace), S(aoti_torch_check), S(aoti_torch_grad_mode_is_enabled),
+  S(aoti_torch_device_type_cpu), S(aoti_torch_dtype_float16), S(aoti_torch_dtype_bfloat16),
+  S(aoti_torch_dtype_float32), S(aoti_torch_dtype_float64), S(aoti_torch_dtype_bool), S(aoti_torch_dtype_int32),
+  S(aoti_torch_dtype_int64), S(aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu),
+};
+#define REQUIRES_GRAD "_ZNK3c1010TensorImpl13requires_gradEv"
+
+/* torch's own Python module loads its libraries for itself alone, so the process's symbols do not show them; the name
+ * of a loaded library does. */
+static bool find(const char *library, const char *name, size_t at)
+{
+  void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD), *symbol = loaded ? dlsym(loaded, name) : NULL;
+  if (!symbol) {
+    PyErr_Format(PyExc_ImportError, "rapt.torch needs %s of %s, which %s", name, library,
+                 loaded ? "this version of PyTorch does not have" : "is not loaded");
+    return false;
+  }
+  memcpy((char *)&torch + at, &symbol, sizeof symbol);
+  return true;
+}
+
+static int32_t dtypes[RAPT_FP8E5M2 + 1];        /* the host's numbers, by the core's */
+
+bool torch_api_load(void)
+{
+  for (size_t i = 0; i < COUNT(symbols); i++)
+    if (!find("libtorch_cpu.so", symbols[i].name, symbols[i].at)) return false;
+  if (!find("libc10.so", REQUIRES_GRAD, offsetof(torch_api, requires_grad))) return false;
+  for (size_t i = 0; i < COUNT(dtypes); i++) dtypes[i] = -1;
+  dtypes[RAPT_FP16] = torch.aoti_torch_dtype_float16();
+  dtypes[RAPT_BF16] = torch.aoti_torch_dtype_bfloat16();
+  dtypes[RAPT_FP32] = torch.aoti_torch_dtype_float32();
+  dtypes[RAPT_FP64] = torch.aoti_torch_dtype_float64();
+  dtypes[RAPT_BOOL] = torch.aoti_torch_dtype_bool();
+  dtypes[RAPT_INT32] = torch.aoti_torch_dtype_int32();
+  dtypes[RAPT_INT64] = torch.aoti_torch_dtype_int64();
+  return true;
+}
+
+int32_t torch_dtype(int32_t dtype) { return dtypes[dtype]; }
+
+bool torch_describe(tensor_handle t, rapt_tensor *out)
+{
+  int64_t rank = 0, *sizes = NULL, *strides = NULL;
+  int32_t dtype = -1;
+  torch.aoti_torch_get_dim(t, &rank);
+  torch.aoti_torch_get_sizes(t, &sizes);
+  torch.aoti_torch_get_strides(t, &strides);
+  torch.aoti_torch_get_dtype(t, &dtype);
+  out->rank = (int32_t)(rank < 100 ? rank : 100);
+  for (int i = 0; i < out->rank && i < 8; i++) {
+    out->size[i] = sizes[i];
+    out->stride[i] = strides[i];
+  }
+  out->kind = RAPT_CPU;
+  out->index = 0;
+  for (out->dtype = RAPT_FP16; out->dtype < (int32_t)COUNT(dtypes); out->dtype++)
+    if (dtypes[out->dtype] == dtype) return true;
+  out->dtype = RAPT_NONE;
+  return false;
+}
+
+void torch_release(slot_value *stack, const char *kinds)
+{
+  for (size_t i = 0; kinds[i]; i++) {
+    slot_value *held = (slot_value *)(uintptr_t)stack[i];
+    if (!held) continue;
+    if (kinds[i] == 'T') torch.aoti_torch_delete_tensor_object(held);
+    if (kinds[i] == 't') torch.aoti_torch_delete_tensor_object((tensor_handle)(uintptr_t)*held);
+    if (kinds[i] == 't' || kinds[i] == 'f') torch.torch_delete_stable_ivalue(held);
+    if (kinds[i] == 's') torch.torch_delete_string(held);
+  }
+}
+
+void torch_raise(const char *text) { torch.aoti_torch_check(0, __func__, __FILE__, __LINE__, text); }
+
+/* ---- The context and the scopes, which live in Python ---- */
+
+static PyObject *make_context, *merge_policy;   /* () -> ctx; (text of the call) -> text with the scopes' */
+static _Atomic(rapt_ctx *) context;
+static atomic_int scopes;                       /* scopes of preference that are open somewhere in the process */
+
+rapt_ctx *torch_ctx(void)
+{
+  rapt_ctx *ctx = atomic_load_explicit(&context, memory_order_acquire);
+  if (ctx) return ctx;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  PyObject *capsule = PyObject_CallNoArgs(make_context);        /* one of the binding's, which lives as long as it */
+  ctx = capsule ? as_ctx(&capsule, 1, 1) : NULL;
+  if (!ctx) PyErr_WriteUnraisable(make_context);
+  atomic_store_explicit(&context, ctx, memory_order_release);
+  PyGILState_Release(gil);
+  return ctx;
+}
+
+/* Preferences as texts that never die: problems that are remembered point to them. There are as many as a program has
+ * different ones written down. */
+typedef struct preference {
+  struct preference *next;
+  const char *part[5];                  /* require, prefer, forbid, origin, memory limit; NULL for none */
+  char text[];
+} preference;
+static preference *preferences;
+static pthread_mutex_t preferences_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* text: the five parts, each but the last ended by byte 1. */
+static preference *preference_make(const char *text)
+{
+  size_t bytes = strlen(text) + 1;
+  preference *made = calloc(1, sizeof *made + 2 * bytes);
+  if (!made) return NULL;
+  memcpy(made->text, text, bytes);
+  char *at = memcpy(made->text + bytes, text, bytes);
+  for (int i = 0; i < 5 && at; i++) {
+    char *end = strchr(at, 1);
+    if (end) *end = 0;
+    made->part[i] = *at ? at : NULL;
+    at = end ? end + 1 : NULL;
+  }
+  return made;
+}
+
+static const preference *preference_of(const char *text)
+{
+  pthread_mutex_lock(&preferences_lock);
+  preference *p = preferences;
+  while (p && strcmp(p->text, text)) p = p->next;
+  if (!p && (p = preference_make(text))) {
+    p->next = preferences;
+    preferences = p;
+  }
+  pthread_mutex_unlock(&preferences_lock);
+  return p;
+}
+
+static const preference *preference_in_scope(const char *text)
+{
+  PyGILState_STATE gil = PyGILState_Ensure();
+  PyObject *merged = PyObject_CallFunction(merge_policy, "s", text);
+  const char *bytes = merged ? PyUnicode_AsUTF8AndSize(merged, NULL) : NULL;
+  const preference *p = bytes ? preference_of(bytes) : NULL;
+  if (!p) PyErr_WriteUnraisable(merge_policy);
+  Py_XDECREF(merged);
+  PyGILState_Release(gil);
+  return p;
+}
+
+void torch_policy(rapt_problem *p, const char *policy)
+{
+  bool scoped = atomic_load_explicit(&scopes, memory_order_relaxed) > 0;
+  if (!*policy && !scoped) return;
+  const preference *found = scoped ? preference_in_scope(policy) : preference_of(policy);
+  if (!found) return;
+  p->require = found->part[0];
+  p->prefer = found->part[1];
+  p->forbid = found->part[2];
+  p->origin = found->part[3];
+  if (!found->part[4]) return;
+  p->memory_limit = strtoll(found->part[4], NULL, 10);
+  p->has |= RAPT_HAS_MEMORY_LIMIT;
+}
+
+/* ops_scope(change): how many scopes are open has changed by this number. */
+PyObject *ops_scope(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  long change = n == 1 ? PyLong_AsLong(args[0]) : 0;
+  if (PyErr_Occurred()) return NULL;
+  atomic_fetch_add(&scopes, (int)change);
+  Py_RETURN_NONE;
+}
+
+void torch_python(PyObject *make, PyObject *merge)
+{
+  make_context = Py_NewRef(make);
+  merge_policy = Py_NewRef(merge);
+}
+
+/* ---- Reports, made when somebody asks ---- */
+
+static _Thread_local rapt_problem last;
+static _Thread_local bool last_known;
+
+void torch_remember(const rapt_problem *p)
+{
+  last = *p;
+  last_known = true;
+}
+
+/* ops_report() -> (status, report) of the last call of an operator in this thread, or None; the next call gives None. */
+PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module, (void)args, (void)n;
+  if (!last_known) Py_RETURN_NONE;
+  last_known = false;
+  PyObject *capsule = PyObject_CallNoArgs(make_context);
+  rapt_ctx *ctx = capsule ? as_ctx(&capsule, 1, 1) : NULL;
+  if (!ctx) {
+    Py_XDECREF(capsule);
+    return NULL;
+  }
+  rapt_report *report = NULL;
+  rapt_status st = rapt_explain(ctx, &last, &report);
+  PyObject *result = answer(st, report, capsule);
+  Py_DECREF(capsule);
+  return result;
+}
+
+PyObject *ops_forget(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module, (void)args, (void)n;
+  last_known = false;
+  Py_RETURN_NONE;
+}
+
+/* ---- Calls that did not run on a row of ours ---- */
+
+#define REMEMBERED 8
+static _Thread_local struct { rapt_problem p; verdict v; rapt_ctx *ctx; uint32_t rows; } remembered[REMEMBERED];
+static _Thread_local unsigned next_remembered;
+
+static int32_t row_index(rapt_ctx *ctx, const char *id)
+{
+  uint32_t rows = rapt_row_count(ctx);
+  for (uint32_t i = 0; i < rows; i++) {
+    rapt_row_info info = RAPT_ROW_INFO_INIT;
+    if (rapt_row_get(ctx, i, &info) == RAPT_OK && strcmp(info.id, id) == 0) return (int32_t)i;
+  }
+  return -1;
+}
+
+static void decide(rapt_ctx *ctx, const rapt_problem *p, verdict *v)
+{
+  rapt_report *report = NULL;
+  rapt_decision d = RAPT_DECISION_INIT;
+  v->status = rapt_explain(ctx, p, &report);
+  v->row = -1;
+  v->id[0] = 0;
+  if (v->status == RAPT_OK && rapt_report_decision(report, &d) == RAPT_OK) {
+    snprintf(v->id, sizeof v->id, "%s", d.row);
+    if (d.classes & RAPT_CLASS_HOST) v->row = row_index(ctx, d.row);
+  }
+  rapt_report_destroy(report);
+}
+
+/* A decision is a function of the problem and of the rows there are (D1); explaining one takes a hundred times as long
+ * as comparing two problems. */
+void torch_verdict(rapt_ctx *ctx, const rapt_problem *p, verdict *v)
+{
+  uint32_t rows = rapt_row_count(ctx);
+  for (int i = 0; i < REMEMBERED; i++)
+    if (remembered[i].ctx == ctx && remembered[i].rows == rows && memcmp(&remembered[i].p, p, sizeof *p) == 0) {
+      *v = remembered[i].v;
+      return;
+    }
+  decide(ctx, p, v);
+  unsigned at = next_remembered++ % REMEMBERED;
+  remembered[at].p = *p;
+  remembered[at].v = *v;
+  remembered[at].ctx = ctx;
+  remembered[at].rows = rows;
+}
+
+void torch_host_ran(rapt_ctx *ctx, const verdict *v)
+{
+  if (v->row >= 0) (void)rapt_row_enter(ctx, (uint32_t)v->row);
+}
+
+const char *const torch_spelling[RAPT_FIELD_COUNT] = {
+  [RAPT_FIELD_Q] = "query", [RAPT_FIELD_K] = "key", [RAPT_FIELD_V] = "value",
+  [RAPT_FIELD_QKV] = "query, key and value", [RAPT_FIELD_DROPOUT] = "dropout_p",
+};
+
+void torch_refusal(rapt_ctx *ctx, const rapt_problem *p, char *text, size_t n)
+{
+  rapt_report *report = NULL;
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_status st = rapt_explain(ctx, p, &report);
+  if (report && rapt_report_error(report, &why) == RAPT_OK) rapt_reason_format(&why, NULL, torch_spelling, text, n);
+  else if (report && st == RAPT_REFUSED) rapt_report_format(report, RAPT_FORM_BRIEF, torch_spelling, text, n);
+  else snprintf(text, n, "rapt: %s", rapt_status_name((int32_t)st));
+  rapt_report_destroy(report);
+}
