@@ -22,7 +22,7 @@ _kernels = {key: torch.library.get_kernel(_ops.MATH, key) for key in _KEYS}
 
 # ---- The general operator ----
 
-def _unservable(q, k, v, mask, dropout_p, dropout_mask):
+def _unservable(q, k, v, mask, dropout_mask):
     """Calls that are not the core's to decide: a user's sdpa_kernel(MATH), a function transform, operands that the host
     itself refuses."""
     if torch._C._functorch.peek_interpreter_stack() is not None or not torch.backends.cuda.flash_sdp_enabled():
@@ -33,14 +33,22 @@ def _unservable(q, k, v, mask, dropout_p, dropout_mask):
     return mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point())
 
 
-def _heads_fit(q, k, v, enable_gqa):
+def _shapes_fit(q, k, v, mask, enable_gqa):
+    """What the host refuses stays the host's to refuse, in its own words."""
+    if k.shape[-2] != v.shape[-2] or q.shape[-1] != k.shape[-1] or not q.dim() == k.dim() == v.dim():
+        return False
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype) or not q.dtype == k.dtype == v.dtype:
+        return False
     if q.dim() < 3:
         return True
-    heads = {t.shape[-3] for t in (k, v)} - {1}
-    return len(heads) <= 1 and all(q.shape[-3] == h or enable_gqa and h and q.shape[-3] % h == 0 for h in heads)
+    heads, other = k.shape[-3], v.shape[-3]
+    if heads != other and heads != 1 and other != 1:
+        return False
+    heads = other if heads == 1 else heads
+    return heads == 1 or q.shape[-3] == heads or enable_gqa and q.shape[-3] % heads == 0
 
 
-def _record_host(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, wanted):
+def _record_host(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa):
     """The decision on a call whose gradient or dropout is the host's. Preferences that forbid it are heard here."""
     if type(q) is not torch.Tensor and not isinstance(q, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack():
         return                          # being traced
@@ -62,11 +70,12 @@ def _math(key):
                                             dropout_mask, scale=scale, enable_gqa=enable_gqa)
 
         q, k, v = query, key_, value
-        if _unservable(q, k, v, attn_mask, dropout_p, dropout_mask) or not _heads_fit(q, k, v, enable_gqa):
+        if _unservable(q, k, v, attn_mask, dropout_mask) or \
+                not _shapes_fit(q, k, v, attn_mask, enable_gqa):
             return host()
         wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, attn_mask))
         if wanted or dropout_p:
-            _record_host(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, wanted)
+            _record_host(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
             return host()
         boolean = attn_mask is not None and attn_mask.dtype == torch.bool
         try:

@@ -105,6 +105,8 @@ static void put_choice(const rapti_decided *d, const rapti_cap *cap, rapti_text 
   if (!any) rapti_text_putc(t, '-');
 }
 
+_Static_assert(RAPT_CODE_COUNT <= 64, "noticed codes are bits of one word");
+
 /* R8: a fallback from prefer or to the reference, once for each (backend passed over, code). */
 static void notice(const rapti_decided *d, const rapti_cap *cap, uint32_t row, const rapti_match *m) {
   const rapt_row *passed = &d->registry->rows[row].row;
@@ -113,7 +115,7 @@ static void notice(const rapti_decided *d, const rapti_cap *cap, uint32_t row, c
   if (!d->ctx->log.line || !(reference || (preferred && d->choice.fallback))) return;
   uint32_t first = 0;
   while (d->registry->rows[first].backend != d->registry->rows[row].backend) first++;
-  uint64_t bit = UINT64_C(1) << (m->reason[0].code & 63);
+  uint64_t bit = UINT64_C(1) << m->reason[0].code;
   if (atomic_fetch_or(&rapti_life(&d->registry->rows[first])->noticed, bit) & bit) return;
   char line[LINE];
   rapti_text t = rapti_text_begin(line, sizeof line - 1);

@@ -81,7 +81,8 @@ static void match_extra(rapti_matcher *x) {
   }
   n = b->extra(b->self, x->cap->local, p, &x->g->facts, found, 8);
   for (uint32_t i = 0; i < n && i < 8; i++) {
-    bool known = found[i].code > RAPT_CODE_NONE && found[i].code <= RAPT_CODE_UNKNOWN_SUPPORT;
+    bool known = found[i].code > RAPT_CODE_NONE && found[i].code < RAPT_CODE_COUNT;
+    if (known) known = rapti_code_get(found[i].code)->sentence && !rapti_is_policy_code(found[i].code);
     int code = known ? found[i].code : RAPT_CODE_UNKNOWN_SUPPORT;
     int field = found[i].field > RAPT_FIELD_NONE && found[i].field < RAPT_FIELD_COUNT ? found[i].field : RAPT_FIELD_NONE;
     bool missing = found[i].state == RAPT_NOT_EVALUATED;
@@ -115,12 +116,15 @@ static const char *origin_of(const rapti_policy *policy, int level, const char *
   return level == RAPTI_ENVIRONMENT ? variable : rapti_policy_level_name(policy, level);
 }
 
-/* Bans of all levels add up; one that hits the picked member hits the row that picks it (D9, D28). */
+/* One reason a level: bans of all levels add up; one that hits the picked member hits the row that picks it (D9, D28). */
 static void check_forbidden(rapti_matcher *x) {
   const rapti_policy *policy = x->policy;
+  uint32_t said = 0;
   for (uint32_t i = 0; i < policy->forbid.n; i++) {
     const rapti_name *ban = &policy->forbid.name[i];
+    if (said >> ban->level & 1u) continue;
     if (!rapti_name_matches(ban, &x->self->row, x->classes) && !rapti_name_matches(ban, x->row, 0)) continue;
+    said |= 1u << ban->level;
     rapt_reason *why = rapti_fail(x, RAPT_CODE_FORBIDDEN, RAPT_FIELD_FORBID);
     if (!why) continue;
     char name[sizeof why->got];
