@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import rapt  # noqa: E402
 import rapt.torch  # noqa: E402
+import torch._dynamo.testing  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.bias import causal_lower_right  # noqa: E402
@@ -146,7 +147,8 @@ def test_what_cannot_be_reached_runs_as_before(installed):
     assert grad.shape == q.shape
     layer = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
     with torch.no_grad():
-        assert counted(layer, q[0], q[0], q[0], need_weights=False)[1] == 0
+        x = q[0]
+        assert counted(layer, x, x, x, need_weights=False)[1] == 0
 
 
 def test_the_hosts_own_errors_stay(installed):

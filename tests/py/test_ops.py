@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import rapt  # noqa: E402
 import rapt.torch  # noqa: E402
+import torch._dynamo.testing  # noqa: E402
 from rapt import _ops  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
