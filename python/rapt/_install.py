@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """install() and remove(): every F.scaled_dot_product_attention on a CPU goes through rapt's decision.
 
-Two operators below the public one are overridden: the fast one in C (_torch_ops.c), which keeps to the host's own kernel
-where a gradient is wanted, so that forward and backward stay a pair; and the general one here. The host's kernels were
-taken hold of before (_ops.py)."""
+Two operators below the public one are overridden: the fast one in C (_torch_ops.c), which keeps to the host's own
+kernel where a gradient is wanted, so that forward and backward stay a pair; and the general one here. The host's
+kernels were taken hold of before (_ops.py)."""
 
 import sys
 import threading
@@ -23,9 +23,11 @@ _kernels = {key: torch.library.get_kernel(_ops.MATH, key) for key in _KEYS}
 # ---- The general operator ----
 
 def _unservable(q, k, v, mask, dropout_mask):
-    """Calls that are not the core's to decide: a user's sdpa_kernel(MATH), a function transform, operands that the host
-    itself refuses."""
-    if torch._C._functorch.peek_interpreter_stack() is not None or not torch.backends.cuda.flash_sdp_enabled():
+    """Calls that are not the core's to decide: those it has given to the host, a user's sdpa_kernel(MATH), a transform,
+    operands that the host itself refuses."""
+    if _rapt.ops_host(0) or not torch._C._get_flash_sdp_enabled():
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return True
     floats = all(t.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) for t in (q, k, v))
     if not floats or dropout_mask is not None or min(q.dim(), k.dim(), v.dim()) < 2 or q.shape[-1] == 0:

@@ -3,6 +3,7 @@
 them. Their kernels are C (_torch_ops.c); a call of one is one node in a graph, and decides when it runs."""
 
 import torch
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 from torch.nn import functional as F
 
@@ -239,6 +240,8 @@ _plain = plain_op._op
 def plain(query, key, value, is_causal):
     """The result of a call without options, or None where the front has to look closer: the core has found a fault in
     it, there are heads to group, a gradient or a cast is wanted, a function transform is on."""
+    if forward_ad._current_level >= 0:
+        return None
     try:
         return _plain(query, key, value, None, is_causal)
     except RuntimeError:
@@ -289,13 +292,16 @@ class Operands:
         if self.rank == 2:
             q, k, v = (t.unsqueeze(0) for t in (q, k, v))
         elif self.rank >= 4:
-            self.batch = torch.broadcast_shapes(*(t.shape[:-3] for t in (q, k, v)))
-            q, k, v = (t if t.shape[:-3] == self.batch else t.expand(*self.batch, *t.shape[-3:]) for t in (q, k, v))
+            self.batch = q.shape[:-3]
+            if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3]:
+                self.batch = torch.broadcast_shapes(*(t.shape[:-3] for t in (q, k, v)))
+                q, k, v = (t.expand(*self.batch, *t.shape[-3:]) for t in (q, k, v))
         if self.rank > 4:
             q, k, v = (t.flatten(0, -4) for t in (q, k, v))
             mask, bias = (self._fold(t) for t in (mask, bias))
         heads = k.shape[-3] if k.shape[-3] != 1 else v.shape[-3]
-        k, v = (t if t.shape[-3] == heads else t.expand(*t.shape[:-3], heads, *t.shape[-2:]) for t in (k, v))
+        if k.shape[-3] != v.shape[-3]:
+            k, v = (t.expand(*t.shape[:-3], heads, *t.shape[-2:]) for t in (k, v))
         self.q, self.k, self.v, self.mask, self.bias = q, k, v, mask, bias
 
     def _fold(self, t):
@@ -315,15 +321,15 @@ class Operands:
 
 # ---- The front under torch.compile and torch.export ----
 
-def _eager_reason(query, attn_mask, mask, bias, dropout_p, other):
+def _leaves(query, attn_mask, mask, bias, other):
     """What the operators do not take; such a call leaves the graph."""
-    if query.device.type != "cpu" or query.dim() < 2 or query.shape[-1] == 0:
+    if query.device.type != "cpu" or query.dim() < 2 or query.shape[-1] == 0 or forward_ad._current_level >= 0:
         return True
     if attn_mask is not None and (type(attn_mask).__name__ == "CausalBias" or
                                   not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point())):
         return True
-    given = (bias if attn_mask is not None and attn_mask.is_floating_point() else mask) if attn_mask is not None else None
-    return given is not None or any(value is not None and value is not False for value in other.values())
+    twice = attn_mask is not None and (bias if attn_mask.is_floating_point() else mask) is not None
+    return twice or any(value is not None and value is not False for value in other.values())
 
 
 @torch._disable_dynamo
@@ -372,9 +378,10 @@ def compiled_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
                     determinism=determinism, strict=strict, mixed_kv=mixed_kv, memory_limit=memory_limit,
                     require=require, prefer=prefer, forbid=forbid, autocast=autocast, **other)
     position = _position(is_causal, causal, align, q_offset)
-    if position is None or _eager_reason(query, attn_mask, mask, bias, dropout_p, other):
+    if position is None or _leaves(query, attn_mask, mask, bias, other):
         return _eager(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
-    if dropout_p and not isinstance(attn_mask, type(None)) and is_causal:
+    served = bias is mask is window is q_len is kv_len is None and position[1] in (0, 1) and not (return_lse or strict)
+    if dropout_p and not (served and (attn_mask is None or not is_causal)):
         return _eager(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
     if attn_mask is not None:
         mask, bias = (attn_mask, bias) if attn_mask.dtype == torch.bool else (mask, attn_mask)

@@ -93,10 +93,12 @@ class policy:
     def __enter__(self):
         _check((self.require, self.prefer, self.forbid))
         _scope.set(_Level(self, _scope.get()))
+        _rapt.ops_scope(1)
         return self
 
     def __exit__(self, *exception):
         _scope.set(_scope.get().outer)
+        _rapt.ops_scope(-1)
         return False
 
 

@@ -454,6 +454,7 @@ static PyMethodDef methods[] = {
   FAST(reason_text, "reason_text(reason, names) -> str"),
   FAST(ops_register, "ops_register(make_context, merge_policy)"),
   FAST(ops_override, "ops_override(on)"),
+  FAST(ops_host, "ops_host(change) -> depth"),
   FAST(ops_scope, "ops_scope(change)"),
   FAST(ops_report, "ops_report() -> (status, report) or None"),
   FAST(ops_forget, "ops_forget()"),

@@ -121,11 +121,20 @@ def _restored(saved, notes):
 
 
 _last = contextvars.ContextVar("rapt.last_report", default=None)
-set_last = _last.set
+
+
+def set_last(report):
+    """report: a Report, or a function that makes it when somebody asks."""
+    _rapt.ops_forget()
+    _last.set(report)
+
 
 
 def last_report():
     """The report of the last rapt call of this task and thread; None before the first."""
+    pending = _rapt.ops_report()        # of an operator of the PyTorch binding
+    if pending is not None and pending[1] is not None:
+        set_last(Report(pending[1]))
     last = _last.get()
     if callable(last):                  # a report that is made when it is asked for
         last = last()

@@ -208,7 +208,7 @@ void torch_remember(const rapt_problem *p)
   last_known = true;
 }
 
-/* ops_report() -> (status, report) of the last call of an operator in this thread, or None; the next call gives None. */
+/* ops_report() -> (status, report) of the last call of an operator in this thread, once; else None. */
 PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module, (void)args, (void)n;

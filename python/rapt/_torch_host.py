@@ -4,7 +4,7 @@
 import torch
 from torch.nn import functional as F
 
-from . import _call
+from . import _call, _rapt
 from ._errors import FIELD, BackendError
 from ._report import set_last
 from ._torch_request import OF_CODE, Request, describe_masks
@@ -80,11 +80,15 @@ class HostCall:
             bias = self._cast("bias", bias)
         if self.empty:
             key, value = key.narrow(-2, 0, 0), value.narrow(-2, 0, 0)           # as the core was told
-        if torch.is_autocast_enabled(self.device):
-            with torch.autocast(self.device, enabled=False):
+        _rapt.ops_host(1)               # the host's own, whatever is installed
+        try:
+            if torch.is_autocast_enabled(self.device):
+                with torch.autocast(self.device, enabled=False):
+                    result = self.operator(query, key, value, mask if bias is None else bias, *self.arguments)
+            else:
                 result = self.operator(query, key, value, mask if bias is None else bias, *self.arguments)
-        else:
-            result = self.operator(query, key, value, mask if bias is None else bias, *self.arguments)
+        finally:
+            _rapt.ops_host(-1)
         set_last(self.report.entered())
         return result if self.lse else result[0]
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators rapt::sdpa, rapt::sdpa.lse and rapt::sdpa_ag, and the override of the host's CPU operator. A kernel owns
- * the inputs on its stack: it deletes each on every way out, before an error is raised, since raising unwinds it. */
+/* The operators rapt::sdpa and rapt::sdpa_ag, and the override of the host's CPU operator. A kernel owns the inputs on
+ * its stack: it deletes each on every way out, before an error is raised, since raising unwinds it. */
 #include "_torch_ops.h"
 
 #include <math.h>
@@ -440,6 +440,18 @@ static bool flash_host(rapt_ctx *ctx, const job *j, const slot_value *stack, slo
   return true;
 }
 
+static _Thread_local int host_only;     /* the binding is calling the host's operator itself */
+
+/* ops_host(change) -> how deep this thread now is in calls that are the host's whatever is installed. */
+PyObject *ops_host(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  long change = n == 1 ? PyLong_AsLong(args[0]) : 0;
+  if (PyErr_Occurred()) return NULL;
+  host_only += (int)change;
+  return PyLong_FromLong(host_only);
+}
+
 static bool flash_run(const slot_value *stack, slot_value result[2], char *text)
 {
   job j;
@@ -453,12 +465,16 @@ static bool flash_run(const slot_value *stack, slot_value result[2], char *text)
   tensor_handle bias = held ? (tensor_handle)(uintptr_t)*held : NULL;
   bool graph = torch.aoti_torch_grad_mode_is_enabled() &&
                (wants_gradient(t[0]) || wants_gradient(t[1]) || wants_gradient(t[2]));
-  rapt_ctx *ctx = torch_ctx();
-  bool legal = ctx && operands(&j, t[0], t[1], t[2]) == RAPT_OK && planes(&j, NULL, bias) == RAPT_OK;
+  rapt_ctx *ctx = host_only ? NULL : torch_ctx();
+  if (!ctx) return flash_host(NULL, &j, stack, result, text);
+  if (operands(&j, t[0], t[1], t[2]) != RAPT_OK || planes(&j, NULL, bias) != RAPT_OK) {
+    rapt_reason_format(&j.why, NULL, torch_spelling, text, ABOUT);      /* the host would read past the end */
+    return false;
+  }
   flash_problem(&j, stack, graph);
   rapt_tensor q;
   torch_describe(t[0], &q);
-  if (legal && !graph && q.dtype != RAPT_FP64 && j.p.D == j.p.Dv && q.rank == 4 && flash_own(ctx, &j, &q, result))
+  if (!graph && q.dtype != RAPT_FP64 && j.p.D == j.p.Dv && q.rank == 4 && flash_own(ctx, &j, &q, result))
     return true;
   return flash_host(ctx, &j, stack, result, text);
 }
@@ -482,8 +498,8 @@ static bool define(void)
   static const char *const schemas[] = {
     "sdpa" ARGUMENTS " -> Tensor", "sdpa.lse" ARGUMENTS " -> (Tensor, Tensor)", "sdpa_ag" ARGUMENTS " -> Tensor",
     "sdpa.plain(Tensor q, Tensor k, Tensor v, float? scale=None, bool causal=False) -> Tensor",
-    "host(Tensor q, Tensor k, Tensor v, float? scale, bool causal, Tensor? mask, Tensor? bias, int flags, "
-    "int autocast, str row) -> (Tensor, Tensor)"};
+    ("host(Tensor q, Tensor k, Tensor v, float? scale, bool causal, Tensor? mask, Tensor? bias, int flags, "
+     "int autocast, str row) -> (Tensor, Tensor)")};
   /* Keys that stand before the CPU's while autocast or a function transform is on. */
   static const char *const before[] = {"AutocastCPU", "FuncTorchDynamicLayerFrontMode"};
   static library_handle defined, kernels, states[2];

@@ -85,6 +85,7 @@ void torch_refusal(rapt_ctx *ctx, const rapt_problem *p, char *text, size_t n);
 
 PyObject *ops_register(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ops_override(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ops_host(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ops_scope(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ops_forget(PyObject *module, PyObject *const *args, Py_ssize_t n);

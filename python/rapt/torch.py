@@ -20,7 +20,8 @@ if tuple(int(part) for part in _VERSION.split(".")[:2]) < (2, 13):
 
 from torch.overrides import handle_torch_function, has_torch_function  # noqa: E402  after the version is known
 
-from . import _torch_request  # noqa: E402
+from . import _ops, _torch_request  # noqa: E402
+from ._install import install, remove  # noqa: E402, F401
 from ._torch_host import HostCall, joined  # noqa: E402
 from ._torch_request import DTYPES, OF_CODE, autocast_state, kind_of  # noqa: E402, F401
 
@@ -205,6 +206,8 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **ke
     Beyond the host's own: Dv may differ from D on every route, and `bias`, `mask`, `window`, `align`, `return_lse`,
     `prefer` and the rest are there. The autocast state is read at every call. A call that needs gradients runs on the
     host's operator and keeps its graph. last_report() says what ran and why nothing else did."""
+    if torch.compiler.is_compiling():
+        return _ops.compiled_sdpa(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
     if has_torch_function((query, key, value, attn_mask)) or keywords:
         tensors = _relevant(query, key, value, attn_mask, keywords)
         if has_torch_function(tensors):
@@ -277,5 +280,5 @@ def _outside_graphs(function):
 
 _signature(sdpa, ())
 _signature(explain, ("device", "facts"))
-_outside_graphs(sdpa)
+_outside_graphs(_in_full)                # sdpa is traced as one operator (_ops.py); what it does when run is not
 _outside_graphs(explain)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rapt.torch.install(): F.scaled_dot_product_attention on a CPU goes through rapt's decision (contract section 11, D28)."""
+"""rapt.torch.install(): F.scaled_dot_product_attention on a CPU through rapt's decision (contract section 11, D28)."""
 
 import os
 import threading
@@ -60,12 +60,13 @@ def operands(name):
         "rank 5": (q[None], k[None], v[None]), "gqa": (q, k[:, :2], v[:, :2]), "mqa": (q, k[:, :1], v[:, :1]),
         "batch of one": (q, k[:1], v[:1]), "last stride 2": tuple(rand(2, 4, n, 32)[..., ::2] for n in (9, 11, 11)),
         "transposed k": (q, rand(2, 4, 16, 11).transpose(-1, -2), v), "no keys": (q, k[:, :, :0], v[:, :, :0]),
-        "one row": (q[:, :, :1], k, v), "expanded": (q, rand(2, 1, 11, 16).expand_as(k), rand(2, 1, 11, 16).expand_as(v)),
+        "one row": (q[:, :, :1], k, v),
+        "expanded": (q, rand(2, 1, 11, 16).expand_as(k), rand(2, 1, 11, 16).expand_as(v)),
     }[name]
 
 
 EVERY = ["bhsd", "bshd", "dv", "rank 3", "rank 2", "rank 5", "gqa", "mqa", "batch of one", "last stride 2",
-         "transposed k", "no keys", "one row", "expanded"]
+         "transposed k", "one row", "expanded"]
 
 
 # ---- What reaches rapt, and that it is right ----
@@ -106,8 +107,8 @@ def test_masks_and_causal_are_applied_m8_m9_m14(mask, causal):
         out, n = counted(F.scaled_dot_product_attention, q, k, v, m, is_causal=causal)
     assert n == 1
     kind = {"mask": numpy(m) > 0} if m.dtype == torch.bool else {"bias": numpy(m)}
-    exact, _, bound, _ = oracle_np.attention(numpy(q), numpy(k), numpy(v), dtype="fp32", causal="tl" if causal else None,
-                                             **kind)
+    exact, _, bound, _ = oracle_np.attention(numpy(q), numpy(k), numpy(v), dtype="fp32",
+                                             causal="tl" if causal else None, **kind)
     oracle_np.check(numpy(out), exact, bound)
     oracle_np.check(numpy(host), numpy(out), bound, times=2.0)
 
@@ -143,6 +144,10 @@ def test_what_cannot_be_reached_runs_as_before(installed):
         assert counted(F.scaled_dot_product_attention, q, k, v)[1] == 0
         assert counted(F.scaled_dot_product_attention, q, k, k)[1] == 0
     assert counted(torch.vmap(F.scaled_dot_product_attention), q, k, v)[1] == 0
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        out, n = counted(F.scaled_dot_product_attention, dual, k, v)
+        assert n == 0 and torch.autograd.forward_ad.unpack_dual(out).tangent is not None
     grad = torch.func.grad(lambda q: F.scaled_dot_product_attention(q, k, v).sum())(q)
     assert grad.shape == q.shape
     layer = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
@@ -153,10 +158,14 @@ def test_what_cannot_be_reached_runs_as_before(installed):
 
 def test_the_hosts_own_errors_stay(installed):
     q, k, v = operands("bhsd")
-    for args in ((q, k.double(), v), (q, k[:, :2], v[:, :2]), (q, k, v, rand(9, 11).double()), (q, k, v[:, :, :3])):
+    for args in ((q, k.double(), v), (q, k[:, :2], v[:, :2]), (q, k, v, rand(9, 11).double())):
         with pytest.raises(RuntimeError):
             F.scaled_dot_product_attention(*args)
+    with pytest.raises(RuntimeError, match="SHAPE"):            # the host alone reads past the end of value
+        F.scaled_dot_product_attention(q, k, v[:, :, :3])
     assert counted(F.scaled_dot_product_attention, q, k, v)[1] == 1
+    out, n = counted(F.scaled_dot_product_attention, *operands("no keys"))
+    assert n == 0 and not out.any()                             # answered above every operator
 
 
 # ---- Gradients ----
@@ -194,7 +203,7 @@ def test_gradients_wanted_of_one_operand_only(installed):
 
 
 def test_the_hosts_backward_takes_our_forwards_results_m14(installed):
-    """Compiled training runs the forward where no gradient is seen to be wanted: the pair must fit for empty rows too."""
+    """Compiled training runs the forward where no gradient is seen to be wanted: the pair must fit, empty rows too."""
     q, k, v = operands("bhsd")
     mask = torch.zeros(9, 11).masked_fill(torch.arange(9)[:, None] < 3, float("-inf"))
     aten, grad = torch.ops.aten, rand(2, 4, 9, 16)
@@ -309,8 +318,8 @@ def test_install_and_remove_change_the_next_call_of_a_compiled_function(name):
 
 def test_compiled_calls_are_whole_and_dynamic(installed):
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    function = torch.compile(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), fullgraph=True, dynamic=True,
-                             backend=counter)
+    function = torch.compile(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), fullgraph=True,
+                             dynamic=True, backend=counter)
     for n in (9, 17):
         for dv in (16, 24):
             q, k, v, m = rand(2, 4, n, 16), rand(2, 4, n + 2, 16), rand(2, 4, n + 2, dv), torch.rand(n, n + 2) > 0.2
@@ -348,12 +357,12 @@ def test_threads_and_a_forked_child_p10(installed):
     assert not wrong
     child = os.fork()
     if child == 0:
-        os._exit(0 if np.array_equal(F.scaled_dot_product_attention(q, k, v), want) else 1)     # torch's own pool does not survive a fork
+        os._exit(0 if np.array_equal(F.scaled_dot_product_attention(q, k, v), want) else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_caches_of_inductor_keep_the_two_apart(tmp_path, monkeypatch):
-    """The caches on disk do not look at overrides: what was compiled without rapt must not serve with it (private here)."""
+    """The caches on disk do not look at overrides: what was compiled without rapt must not serve with it."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     q, k, v = operands("dv")
     function = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), fullgraph=True)

@@ -276,6 +276,10 @@ def test_the_one_mask_counts_as_memory_d17():
         sdpa(x, x, x, window=(2, 0), memory_limit=24)
     assert "WINDOW" in caught.value.report.codes("torch.sdpa")
     assert rapt.torch.explain(x, x, x, window=(2, 0), memory_limit=24).status == "REFUSED"
+    bias = rand(5, 5)                                           # passed on as it is, it costs nothing
+    assert rapt.torch.explain(x, x, x, bias, memory_limit=99).row == "torch.sdpa"
+    assert rapt.torch.explain(x, x, x, bias, window=(2, 0), memory_limit=100).row == "torch.sdpa"
+    assert rapt.torch.explain(x, x, x, bias, window=(2, 0), memory_limit=99).status == "REFUSED"
 
 
 # ---- The host's switches ----
@@ -353,7 +357,7 @@ def test_questions_about_a_machine_that_is_not_here_d20():
             rapt.torch.explain(x, x, x, **keywords)
     a = x.numpy()
     told = rapt.explain(a, a, a, facts="cuda cc=9.0 torch=2.13.0", mask=np.ones(64, bool))
-    assert told.row == "torch.sdpa" and "dev=cuda" in told.json["problem"]
+    assert told.row.startswith("torch.") and "dev=cuda" in told.json["problem"]
     with pytest.raises(rapt.ArgumentError, match="^SYNTAX"):
         rapt.explain(a, a, a, facts="cuda cc=nine")
 
@@ -424,7 +428,9 @@ def test_what_is_not_the_same_call_is_not_known_again_p8():
     assert sdpa(y, x, x).requires_grad                          # known by now
     with torch.no_grad():
         assert not sdpa(y, x, x).requires_grad and own(ran())
-    neg = torch.complex(x, x).conj().imag
+    neg, same = torch.complex(x, x).conj().imag, torch.complex(x, x).imag
+    sdpa(same, same, same)
+    assert neg.is_neg() and neg.stride() == same.stride()
     assert torch.equal(sdpa(neg, neg, neg), sdpa(*(neg.resolve_neg(),) * 3))
     misaligned = torch.frombuffer(bytearray(4 * x.numel() + 2), dtype=torch.uint8)[2:].view(-1)
     with pytest.raises((rapt.ArgumentError, RuntimeError)):
@@ -448,6 +454,14 @@ def test_rows_registered_later_are_met_by_known_calls_d4(monkeypatch):
     assert len(calls) == 1 and ran() == "fake.late"
     sdpa(x, x, x)
     assert len(calls) == 2 and ran() == "fake.late" and fresh.entered()["fake.late"] == 2
+    y = x.clone().requires_grad_()
+    for _ in range(2):
+        sdpa(y, y, y)
+        assert ran() == "torch.sdpa"
+    row = {**row, "id": "fake.later", "can": row["can"] | 1 << 25, "display": "later"}
+    _rapt.ctx_register(fresh.handle, "later", [row], lambda *call: 0, {}, None)
+    with pytest.raises(rapt.BackendError, match="no operator is known for row fake.later"):
+        sdpa(y, y, y)                                           # the core's choice now, which has no graph
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One dtype for everything that enters an attention module, whatever autocast has made of its inputs."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from ._errors import ArgumentError, BackendError, RefusedError, refuse
+
+_TARGETS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WANT = "float16, bfloat16, float32 or float64 is needed"
+_MASKS = ("attention_mask", "attn_mask", "encoder_attention_mask", "mask")     # as hosts spell them
+_SHOWN = 8                              # weights named in a message; the exception's .got has all
+_ABOUT_DTYPES = re.compile(r"\b(dtypes?|data type|scalar type|(input|weight|bias) type)\b", re.IGNORECASE)
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_tensor(name, tensor):
+    if not isinstance(tensor, torch.Tensor):
+        hint = "; torch.from_numpy makes one" if type(tensor).__name__ == "ndarray" else ""
+        raise refuse(name, f"a {type(tensor).__name__}", f"a torch.Tensor is needed{hint}", "DTYPE")
+
+
+def _check_castable(name, tensor, target):
+    """Casting is for the dtypes autocast casts (A2, A3): float64 is no accident, and is not narrowed unasked."""
+    if tensor.dtype not in _TARGETS:
+        raise refuse(name, _name(tensor.dtype), _WANT, "DTYPE")
+    if tensor.dtype is torch.float64 is not target:
+        raise refuse(name, f"float64, which is not narrowed to {_name(target)} unasked",
+                     f"pass {name}.to({target}), or use AutocastAttentionGuard(torch.float64)", "DTYPE_MIX")
+
+
+def _cast_stream(name, tensor, target):
+    _check_tensor(name, tensor)
+    _check_castable(name, tensor, target)
+    return tensor.to(target)
+
+
+def _cast_mask(name, mask, target):
+    """Bool and integer masks stay. Of a floating one no finite value becomes infinite, no infinite one finite (A8)."""
+    if not isinstance(mask, torch.Tensor) or not mask.is_floating_point() or type(mask).__name__ == "CausalBias":
+        return mask
+    _check_castable(name, mask, target)
+    cast, limit = mask.to(target), torch.finfo(target).max
+    if torch.finfo(mask.dtype).max <= limit:
+        return cast
+    return torch.where(mask.isinf(), cast, cast.clamp(-limit, limit))
+
+
+def _misfits(module, target):
+    return [(name, p.dtype) for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != target]
+
+
+def _weights_error(misfits, target, addition=""):
+    said = [f"{name} ({_name(dtype)})" for name, dtype in misfits]
+    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+    want = _name(target)
+    others = list(dict.fromkeys(dtype for _, dtype in misfits))
+    other = f", or use AutocastAttentionGuard({others[0]})" if len(others) == 1 and others[0] in _TARGETS else ""
+    return ArgumentError(
+        f"DTYPE_MIX: the module has weights that are not {want}: {', '.join(said[:_SHOWN])}{more}; cast it with "
+        f"module.to({target}){other}.{addition}", "DTYPE_MIX", "module", ", ".join(said), want)
+
+
+def _without_autocast(types, function, *arguments, **keywords):
+    """torch.autocast restores the outer state on every exit (A11)."""
+    if not types:
+        return function(*arguments, **keywords)
+    with torch.autocast(types[0], enabled=False):
+        return _without_autocast(types[1:], function, *arguments, **keywords)
+
+
+@dataclass(frozen=True)
+class AutocastAttentionGuard:
+    """Runs an attention module on inputs of one dtype, with the outer autocast off.
+
+    target_dtype: what both streams and a floating mask are cast to; None is the dtype of hidden_states.
+    disable_outer_autocast: False leaves the state of torch.autocast to the module. device: the device type whose autocast
+    is switched off, beside that of hidden_states."""
+
+    target_dtype: torch.dtype | None = None
+    disable_outer_autocast: bool = True
+    device: str = "cpu"
+
+    def __post_init__(self):
+        if self.target_dtype is not None and self.target_dtype not in _TARGETS:
+            got = self.target_dtype
+            raise refuse("target_dtype", _name(got) if isinstance(got, torch.dtype) else repr(got), _WANT, "DTYPE")
+        try:
+            torch.device(self.device)
+        except (RuntimeError, TypeError):
+            raise refuse("device", repr(self.device), 'a device of torch is needed, such as "cuda"', "DEVICE") from None
+
+    def _types(self, tensor):
+        """Device types whose autocast is switched off; one without autocast has none to switch (A12)."""
+        if not self.disable_outer_autocast:
+            return ()
+        own, other = torch.device(self.device).type, tensor.device.type
+        types = (own,) if own == other else (own, other)
+        return tuple(kind for kind in types if torch.amp.is_autocast_available(kind))
+
+    def run(self, module_or_fn, hidden_states, encoder_hidden_states=None, attention_mask=None, **kwargs):
+        """module_or_fn(hidden_states, ..) with both streams and the masks in the target dtype.
+
+        encoder_hidden_states and attention_mask are passed on by these names where they are given, and so are kwargs;
+        floating masks among them (attn_mask, encoder_attention_mask, mask) are cast too, everything else is passed as it
+        is. Where the module then fails on a mix of dtypes, its weights that do not fit are named."""
+        _check_tensor("hidden_states", hidden_states)
+        target = hidden_states.dtype if self.target_dtype is None else self.target_dtype
+        hidden = _cast_stream("hidden_states", hidden_states, target)
+        if encoder_hidden_states is not None:
+            kwargs["encoder_hidden_states"] = _cast_stream("encoder_hidden_states", encoder_hidden_states, target)
+        if attention_mask is not None:
+            kwargs["attention_mask"] = attention_mask
+        for name in _MASKS:
+            if name in kwargs:
+                kwargs[name] = _cast_mask(name, kwargs[name], target)
+        types = self._types(hidden_states)
+        if torch.compiler.is_compiling():       # the compiler raises its own errors, past any handler here
+            return _without_autocast(types, module_or_fn, hidden, **kwargs)
+        try:
+            return _without_autocast(types, module_or_fn, hidden, **kwargs)
+        except (RefusedError, BackendError):    # they carry a report
+            raise
+        except RuntimeError as error:
+            module = getattr(module_or_fn, "__self__", module_or_fn)
+            if not isinstance(module, torch.nn.Module) or not _ABOUT_DTYPES.search(str(error)):
+                raise
+            misfits = _misfits(module, target)
+            if not misfits:
+                raise
+            raise _weights_error(misfits, target, f" The module said: {error}") from error
+
+    def validate(self, *, module=None, **tensors):
+        """The one dtype of the tensors given by name, such as q=q, k=k, v=v, and of the floating weights of module.
+
+        It is target_dtype where that is set. None, bool and integer tensors are passed over. Anything else is an
+        ArgumentError that names the tensors or weights, their dtypes and the remedy. None: nothing floating was given."""
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                _check_tensor(name, tensor)
+        found = {name: t.dtype for name, t in tensors.items() if t is not None and t.is_floating_point()}
+        if found:
+            self._check_found(found)
+        if module is None:
+            return next(iter(found.values()), None)
+        return self._check_module(module, next(iter(found.values()), self.target_dtype))
+
+    def _check_found(self, found):
+        target = self.target_dtype or next(iter(found.values()))
+        wrong = [name for name, dtype in found.items() if dtype != target]
+        if not wrong:
+            if target not in _TARGETS:
+                name, dtype = next(iter(found.items()))
+                raise refuse(name, _name(dtype), _WANT, "DTYPE")
+            return
+        code = "DTYPE_MIX" if len(set(found.values())) > 1 else "DTYPE"
+        said = ", ".join(f"{name} is {_name(dtype)}" for name, dtype in found.items())
+        casts = ", ".join(f"{name}.to({target})" for name in wrong)
+        raise ArgumentError(f"{code}: {said}; all must be {_name(target)}: pass {casts}.", code, ",".join(found), said,
+                            _name(target))
+
+    def _check_module(self, module, target):
+        if not isinstance(module, torch.nn.Module):
+            raise refuse("module", f"a {type(module).__name__}", "a torch.nn.Module is needed", "DTYPE")
+        if target is None:
+            counts = {}
+            for p in module.parameters():
+                if p.is_floating_point():
+                    counts[p.dtype] = counts.get(p.dtype, 0) + p.numel()
+            if not counts:
+                return None
+            target = max(counts, key=counts.get)        # of a mixed module, the few are named, not the many
+        misfits = _misfits(module, target)
+        if misfits:
+            raise _weights_error(misfits, target)
+        return target
