@@ -25,18 +25,18 @@ def _check_tensor(name, tensor):
         raise refuse(name, f"a {type(tensor).__name__}", f"a torch.Tensor is needed{hint}", "DTYPE")
 
 
-def _check_castable(name, tensor, target):
+def _check_castable(name, tensor, target, remedy):
     """Casting is for the dtypes autocast casts (A2, A3): float64 is no accident, and is not narrowed unasked."""
     if tensor.dtype not in _TARGETS:
         raise refuse(name, _name(tensor.dtype), _WANT, "DTYPE")
     if tensor.dtype is torch.float64 is not target:
         raise refuse(name, f"float64, which is not narrowed to {_name(target)} unasked",
-                     f"pass {name}.to({target}), or use AutocastAttentionGuard(torch.float64)", "DTYPE_MIX")
+                     f"{remedy}, or use AutocastAttentionGuard(torch.float64)", "DTYPE_MIX")
 
 
 def _cast_stream(name, tensor, target):
     _check_tensor(name, tensor)
-    _check_castable(name, tensor, target)
+    _check_castable(name, tensor, target, f"pass {name}.to({target})")
     return tensor.to(target)
 
 
@@ -44,23 +44,28 @@ def _cast_mask(name, mask, target):
     """Bool and integer masks stay. Of a floating one no finite value becomes infinite, no infinite one finite (A8)."""
     if not isinstance(mask, torch.Tensor) or not mask.is_floating_point() or type(mask).__name__ == "CausalBias":
         return mask
-    _check_castable(name, mask, target)
+    _check_castable(name, mask, target, f"build it in {_name(target)} or as a bool mask")
     cast, limit = mask.to(target), torch.finfo(target).max
     if torch.finfo(mask.dtype).max <= limit:
         return cast
     return torch.where(mask.isinf(), cast, cast.clamp(-limit, limit))
 
 
-def _misfits(module, target):
-    return [(name, p.dtype) for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != target]
+def _weights(module):
+    return [(name, p.dtype) for name, p in module.named_parameters() if p.is_floating_point()]
 
 
-def _weights_error(misfits, target, addition=""):
-    said = [f"{name} ({_name(dtype)})" for name, dtype in misfits]
+def _weights_error(weights, target, addition=""):
+    """The error that names the weights which are not of the target dtype; None where there is no such one."""
+    said = [f"{name} ({_name(dtype)})" for name, dtype in weights if dtype != target]
+    if not said:
+        return None
     more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
     want = _name(target)
-    others = list(dict.fromkeys(dtype for _, dtype in misfits))
-    other = f", or use AutocastAttentionGuard({others[0]})" if len(others) == 1 and others[0] in _TARGETS else ""
+    of_all = {dtype for _, dtype in weights}
+    other = ""
+    if len(of_all) == 1 and of_all <= set(_TARGETS):
+        other = f", or use AutocastAttentionGuard({of_all.pop()})"
     return ArgumentError(
         f"DTYPE_MIX: the module has weights that are not {want}: {', '.join(said[:_SHOWN])}{more}; cast it with "
         f"module.to({target}){other}.{addition}", "DTYPE_MIX", "module", ", ".join(said), want)
@@ -130,10 +135,10 @@ class AutocastAttentionGuard:
             module = getattr(module_or_fn, "__self__", module_or_fn)
             if not isinstance(module, torch.nn.Module) or not _ABOUT_DTYPES.search(str(error)):
                 raise
-            misfits = _misfits(module, target)
-            if not misfits:
+            named = _weights_error(_weights(module), target, f" The module said: {error}")
+            if named is None:
                 raise
-            raise _weights_error(misfits, target, f" The module said: {error}") from error
+            raise named from error
 
     def validate(self, *, module=None, **tensors):
         """The one dtype of the tensors given by name, such as q=q, k=k, v=v, and of the floating weights of module.
@@ -143,7 +148,8 @@ class AutocastAttentionGuard:
         for name, tensor in tensors.items():
             if tensor is not None:
                 _check_tensor(name, tensor)
-        found = {name: t.dtype for name, t in tensors.items() if t is not None and t.is_floating_point()}
+        found = {name: t.dtype for name, t in tensors.items()
+                 if t is not None and (t.is_floating_point() or t.is_complex())}
         if found:
             self._check_found(found)
         if module is None:
@@ -175,7 +181,7 @@ class AutocastAttentionGuard:
             if not counts:
                 return None
             target = max(counts, key=counts.get)        # of a mixed module, the few are named, not the many
-        misfits = _misfits(module, target)
-        if misfits:
-            raise _weights_error(misfits, target)
+        error = _weights_error(_weights(module), target)
+        if error is not None:
+            raise error
         return target

@@ -52,7 +52,7 @@ def _context():
 
 
 _rapt.ops_register(_context, _merge)
-sdpa_op, sdpa_lse_op, plain_op = torch.ops.rapt.sdpa.default, torch.ops.rapt.sdpa.lse, torch.ops.rapt.sdpa.plain
+sdpa_op, sdpa_lse_op = torch.ops.rapt.sdpa.default, torch.ops.rapt.sdpa.lse
 sdpa_ag_op, host_op = torch.ops.rapt.sdpa_ag.default, torch.ops.rapt.host.default
 
 
@@ -124,7 +124,6 @@ def _fake_host(q, k, v, scale, causal, mask, bias, flags, autocast, row):
 
 torch.library.register_fake("rapt::sdpa", _fake)
 torch.library.register_fake("rapt::sdpa.lse", _fake_lse)
-torch.library.register_fake("rapt::sdpa.plain", _fake)
 torch.library.register_fake("rapt::sdpa_ag", _fake)
 torch.library.register_fake("rapt::host", _fake_host)
 
@@ -230,22 +229,6 @@ def _backward(ctx, dout):
 
 
 torch.library.register_autograd("rapt::sdpa_ag", _backward, setup_context=_setup_context)
-
-
-# ---- The short way of an eager call ----
-
-_plain = plain_op._op
-
-
-def plain(query, key, value, is_causal):
-    """The result of a call without options, or None where the front has to look closer: the core has found a fault in
-    it, there are heads to group, a gradient or a cast is wanted, a function transform is on."""
-    if forward_ad._current_level >= 0:
-        return None
-    try:
-        return _plain(query, key, value, None, is_causal)
-    except RuntimeError:
-        return None
 
 
 # ---- vmap: the mapped axis joins the batch ----

@@ -166,19 +166,20 @@ static const preference *preference_in_scope(const char *text)
   return p;
 }
 
-void torch_policy(rapt_problem *p, const char *policy)
+bool torch_policy(rapt_problem *p, const char *policy)
 {
   bool scoped = atomic_load_explicit(&scopes, memory_order_relaxed) > 0;
-  if (!*policy && !scoped) return;
+  if (!*policy && !scoped) return true;
   const preference *found = scoped ? preference_in_scope(policy) : preference_of(policy);
-  if (!found) return;
+  if (!found) return false;
   p->require = found->part[0];
   p->prefer = found->part[1];
   p->forbid = found->part[2];
   p->origin = found->part[3];
-  if (!found->part[4]) return;
+  if (!found->part[4]) return true;
   p->memory_limit = strtoll(found->part[4], NULL, 10);
   p->has |= RAPT_HAS_MEMORY_LIMIT;
+  return true;
 }
 
 /* ops_scope(change): how many scopes are open has changed by this number. */

@@ -133,7 +133,7 @@ static rapt_status read_arguments(job *j, const slot_value *stack, bool want_lse
   if (st == RAPT_OK) st = lengths(j, tensor_at(stack, KV_LEN), RAPT_FIELD_KV_LEN, &j->p.kv_len, &j->b.kv_len);
   if (st == RAPT_OK) st = lengths(j, tensor_at(stack, OFFSETS), RAPT_FIELD_Q_OFFSET, NULL, &j->b.q_offset);
   if (stack[POLICY]) torch.torch_string_c_str((void *)(uintptr_t)stack[POLICY], &policy);
-  torch_policy(&j->p, policy);
+  if (st == RAPT_OK && !torch_policy(&j->p, policy)) st = RAPT_INTERNAL;
   return st;
 }
 
@@ -233,6 +233,8 @@ static bool otherwise(rapt_ctx *ctx, job *j, slot_value *stack, slot_value resul
   return true;
 }
 
+static const char unread[] = "rapt: the preferences in scope could not be read; nothing was run";
+
 static bool run_own(rapt_ctx *ctx, job *j, slot_value *stack, bool want_lse, slot_value result[2], char *text)
 {
   tensor_handle out = NULL, lse = NULL;
@@ -245,6 +247,7 @@ static bool run_own(rapt_ctx *ctx, job *j, slot_value *stack, bool want_lse, slo
     drop(out);
     drop(lse);
     if (st == RAPT_NOMEM) snprintf(text, ABOUT, "rapt: out of memory");
+    else if (st == RAPT_INTERNAL) snprintf(text, ABOUT, "%s", unread);
     else rapt_reason_format(&j->why, NULL, torch_spelling, text, ABOUT);
     return false;
   }
@@ -293,41 +296,6 @@ static void op_sdpa_lse(slot_value *stack, uint64_t n_in, uint64_t n_out)
 /* A tensor is one pointer to its implementation, which knows. */
 static bool wants_gradient(tensor_handle t) { return t && torch.requires_grad(*(void **)t); }
 
-/* The short form for eager calls: fewer arguments to take apart, and nothing for Python to look at before. What it does
- * not serve, it refuses; its front then takes the long way, which knows every word. */
-static bool is_plain(const slot_value *stack)
-{
-  int64_t rank[3], *size[3];
-  for (int i = 0; i < 3; i++) {
-    torch.aoti_torch_get_dim(tensor_at(stack, i), &rank[i]);
-    torch.aoti_torch_get_sizes(tensor_at(stack, i), &size[i]);
-    if (rank[i] != 4 || size[i][1] != size[0][1] || size[i][3] == 0) return false;
-  }
-  return !torch.aoti_torch_grad_mode_is_enabled() ||
-         !(wants_gradient(tensor_at(stack, Q)) || wants_gradient(tensor_at(stack, K)) ||
-           wants_gradient(tensor_at(stack, V)));
-}
-
-static void not_plain(slot_value *stack, uint64_t n_in, uint64_t n_out)
-{
-  (void)n_in, (void)n_out;
-  torch_release(stack, "TTTf.");
-  torch_raise("rapt::sdpa.plain: not a plain call");
-}
-
-static void op_sdpa_plain(slot_value *stack, uint64_t n_in, uint64_t n_out)
-{
-  if (!is_plain(stack)) {
-    not_plain(stack, n_in, n_out);
-    return;
-  }
-  slot_value full[N_ARGUMENTS] = {[LEFT] = (slot_value)-1, [RIGHT] = (slot_value)-1};
-  memcpy(full, stack, 5 * sizeof *full);
-  if (full[CAUSAL] & 1) full[ALIGN] = RAPT_TOP_LEFT;
-  sdpa(full, false);
-  stack[0] = full[0];
-}
-
 /* ---- aten::_scaled_dot_product_flash_attention_for_cpu ---- */
 
 enum { F_Q, F_K, F_V, F_DROPOUT, F_CAUSAL, F_MASK, F_SCALE };
@@ -358,7 +326,7 @@ static void like(const rapt_tensor *q, int64_t stride[4])
   if (same) memcpy(stride, q->stride, 4 * sizeof *stride);
 }
 
-static void flash_problem(job *j, const slot_value *stack, bool graph)
+static bool flash_problem(job *j, const slot_value *stack, bool graph)
 {
   rapt_problem *p = &j->p;
   const slot_value *scale = (const slot_value *)(uintptr_t)stack[F_SCALE];
@@ -372,7 +340,7 @@ static void flash_problem(job *j, const slot_value *stack, bool graph)
     p->alignment = RAPT_TOP_LEFT;
   }
   if (graph) p->flags |= RAPT_GRAD_Q | RAPT_GRAD_K | RAPT_GRAD_V;
-  torch_policy(p, "");
+  return torch_policy(p, "");
 }
 
 /* The host gives 0 as the log-sum-exp of a row without keys, where the core gives -inf (M14): its backward wants 0. */
@@ -471,7 +439,10 @@ static bool flash_run(const slot_value *stack, slot_value result[2], char *text)
     rapt_reason_format(&j.why, NULL, torch_spelling, text, ABOUT);      /* the host would read past the end */
     return false;
   }
-  flash_problem(&j, stack, graph);
+  if (!flash_problem(&j, stack, graph)) {
+    snprintf(text, ABOUT, "%s", unread);
+    return false;
+  }
   rapt_tensor q;
   torch_describe(t[0], &q);
   if (!graph && q.dtype != RAPT_FP64 && j.p.D == j.p.Dv && q.rank == 4 && flash_own(ctx, &j, &q, result))
@@ -497,25 +468,17 @@ static bool define(void)
 {
   static const char *const schemas[] = {
     "sdpa" ARGUMENTS " -> Tensor", "sdpa.lse" ARGUMENTS " -> (Tensor, Tensor)", "sdpa_ag" ARGUMENTS " -> Tensor",
-    "sdpa.plain(Tensor q, Tensor k, Tensor v, float? scale=None, bool causal=False) -> Tensor",
     ("host(Tensor q, Tensor k, Tensor v, float? scale, bool causal, Tensor? mask, Tensor? bias, int flags, "
      "int autocast, str row) -> (Tensor, Tensor)")};
-  /* Keys that stand before the CPU's while autocast or a function transform is on. */
-  static const char *const before[] = {"AutocastCPU", "FuncTorchDynamicLayerFrontMode"};
-  static library_handle defined, kernels, states[2];
+  static library_handle defined, kernels;
   int32_t tags[2] = {torch.torch_tag_pt2_compliant_tag(), torch.torch_tag_needs_fixed_stride_order()};
   if (torch.aoti_torch_library_init_fragment("rapt", __FILE__, __LINE__, &defined)) return false;
   for (size_t i = 0; i < COUNT(schemas); i++)
     if (torch.torch_library_def_with_tags(defined, schemas[i], tags, 2)) return false;
   uint64_t abi = torch.aoti_torch_abi_version();
-  for (int i = 0; i < 2; i++)
-    if (torch.aoti_torch_library_init_impl("rapt", before[i], __FILE__, __LINE__, &states[i]) ||
-        torch.torch_library_impl(states[i], "sdpa.plain", not_plain, abi))
-      return false;
   return !torch.aoti_torch_library_init_impl("rapt", "CPU", __FILE__, __LINE__, &kernels) &&
          !torch.torch_library_impl(kernels, "sdpa", op_sdpa, abi) &&
          !torch.torch_library_impl(kernels, "sdpa.lse", op_sdpa_lse, abi) &&
-         !torch.torch_library_impl(kernels, "sdpa.plain", op_sdpa_plain, abi) &&
          !torch.torch_library_impl(kernels, "sdpa_ag", op_sdpa, abi);
 }
 

@@ -73,8 +73,9 @@ typedef struct verdict { rapt_status status; int32_t row; char id[24]; } verdict
 /* What lives in Python: () -> ctx, and (text of the call's preferences) -> text with the scopes' joined. */
 void torch_python(PyObject *make_context, PyObject *merge_policy);
 rapt_ctx *torch_ctx(void);              /* the binding's context, made at the first call; NULL where that failed */
-/* Points the preferences of p to those of the call and of the scopes around it. */
-void torch_policy(rapt_problem *p, const char *policy);
+/* Points the preferences of p to those of the call and of the scopes around it. false: they could not be read; the call
+ * must then be refused, never run without them (D12). */
+bool torch_policy(rapt_problem *p, const char *policy);
 void torch_remember(const rapt_problem *p);     /* what last_report() explains when asked */
 /* Asks the core why a call did not run, or what the host is to run in its place. Remembers the last answers. */
 void torch_verdict(rapt_ctx *ctx, const rapt_problem *p, verdict *v);

@@ -23,7 +23,7 @@ from torch.overrides import handle_torch_function, has_torch_function  # noqa: E
 from . import _ops, _torch_request  # noqa: E402
 from ._install import install, remove  # noqa: E402, F401
 from ._torch_host import HostCall, joined  # noqa: E402
-from ._torch_request import DTYPES, OF_CODE, autocast_state, kind_of  # noqa: E402, F401
+from ._torch_request import OF_CODE, kind_of  # noqa: E402
 
 _C = torch._C
 
@@ -187,7 +187,8 @@ def _refuse_tracers():
     """Tracers would record what they see of the call, which is nothing, or a tensor without a history."""
     advice = "trace F.scaled_dot_product_attention, or a custom operator around the call"
     if _C._functorch.peek_interpreter_stack() is not None:
-        raise refuse("query", "under a function transform of torch.func", "call it outside the transform, in this version")
+        raise refuse("query", "under a function transform of torch.func",
+                     "call it outside the transform, in this version")
     if _C._get_tracing_state() is not None:
         raise refuse("query", "under torch.jit.trace, which would record a constant", advice)
     for mode in _modes():
