@@ -54,10 +54,10 @@ static void print_indented(const char *text) {
   }
 }
 
-void demo_print_report(const rapt_report *r) {
-  size_t n = rapt_report_format(r, RAPT_FORM_TEXT, NULL, NULL, 0);
+void demo_print_report(const rapt_report *r, int form) {
+  size_t n = rapt_report_format(r, form, NULL, NULL, 0);
   char *text = demo_alloc(n + 1);
-  rapt_report_format(r, RAPT_FORM_TEXT, NULL, text, n + 1);
+  rapt_report_format(r, form, NULL, text, n + 1);
   print_indented(text);
   free(text);
 }
@@ -122,7 +122,7 @@ static void part_a(rapt_ctx *ctx, const block *x) {
   rapt_status status = rapt_attention(ctx, &p, &b, &report);
   rapt_reason why = RAPT_REASON_INIT;
   rapt_report_error(report, &why);
-  demo_print_report(report);
+  demo_print_report(report, RAPT_FORM_BRIEF);
   expect(status == RAPT_ARG && why.code == RAPT_CODE_DTYPE_MIX, "refused as DTYPE_MIX");
   expect(strstr(why.got, "fp32/fp32/bf16") != NULL, "the three dtypes are named");
   expect(x->out[0] == 0xffff && x->out[ELEMENTS - 1] == 0xffff, "no output byte was written");
@@ -148,7 +148,7 @@ static void part_b(rapt_ctx *ctx, const block *x) {
   c.q = x->q_cast, c.k = x->k_cast, c.v = x->v, c.out = x->out_cast;
   rapt_report *report;
   rapt_status status = rapt_attention(ctx, &mixed, &b, &report);
-  demo_print_report(report);
+  demo_print_report(report, RAPT_FORM_BRIEF);
   rapt_report_destroy(report);
   expect(status == RAPT_OK, "served");
   expect(rapt_attention(ctx, &cast, &c, NULL) == RAPT_OK, "the call on tensors cast beforehand is served");
@@ -198,7 +198,7 @@ static void part_c(void) {
   rapt_status status = rapt_explain(ctx, &p, &report);
   rapt_decision d = RAPT_DECISION_INIT;
   rapt_report_decision(report, &d);
-  demo_print_report(report);
+  demo_print_report(report, RAPT_FORM_TEXT);
   expect(status == RAPT_OK && !strcmp(d.row, "fa2") && d.hypothetical, "fa2 would be chosen");
   rapt_report_destroy(report);
 

@@ -86,15 +86,16 @@ static double judge(const tensors *t, const rapt_problem *p, int causal, const f
   return pairs;
 }
 
+/* Processor time: one thread, and what else the machine does does not count. */
 static double seconds_of(rapt_ctx *ctx, const rapt_problem *p, const rapt_buffers *b, const char *isa, double *peak) {
   const probe_level *level = probe_find(isa);
   enum { ROUNDS = 9, CALLS = 20 };
   double time[ROUNDS], probe[ROUNDS];
   for (int i = 0; i < ROUNDS; i++) {
     probe[i] = level ? probe_run(level, 1).flops * 1e-9 : NAN;
-    double t0 = demo_now();
+    double t0 = probe_cpu_now();
     for (int c = 0; c < CALLS; c++) rapt_attention(ctx, p, b, NULL);
-    time[i] = (demo_now() - t0) / CALLS;
+    time[i] = (probe_cpu_now() - t0) / CALLS;
   }
   *peak = demo_median(probe, ROUNDS);
   return demo_median(time, ROUNDS);
@@ -122,7 +123,7 @@ static int run_layer(rapt_ctx *ctx, const char *folder, const layer *l) {
   char line[512];
   rapt_problem_format(&p, line, sizeof line);
   printf("   %s\n   %s -> %s\n", l->title, line, bad ? rapt_status_name((int)status) : d.kernel);
-  if (bad) demo_print_report(report);
+  if (bad) demo_print_report(report, RAPT_FORM_BRIEF);
   char isa[32];
   snprintf(isa, sizeof isa, "%s", d.isa);
   rapt_report_destroy(report);
