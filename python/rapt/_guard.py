@@ -113,7 +113,8 @@ class AutocastAttentionGuard:
 
         encoder_hidden_states and attention_mask are passed on by these names where they are given, and so are kwargs;
         floating masks among them (attn_mask, encoder_attention_mask, mask) are cast too, everything else is passed as it
-        is. Where the module then fails on a mix of dtypes, its weights that do not fit are named."""
+        is. Where the module then fails on a mix of dtypes, its weights that do not fit are named; a compiled graph fails
+        past this place, so compiled code calls validate(module=) first."""
         _check_tensor("hidden_states", hidden_states)
         target = hidden_states.dtype if self.target_dtype is None else self.target_dtype
         hidden = _cast_stream("hidden_states", hidden_states, target)
@@ -125,8 +126,6 @@ class AutocastAttentionGuard:
             if name in kwargs:
                 kwargs[name] = _cast_mask(name, kwargs[name], target)
         types = self._types(hidden_states)
-        if torch.compiler.is_compiling():       # the compiler raises its own errors, past any handler here
-            return _without_autocast(types, module_or_fn, hidden, **kwargs)
         try:
             return _without_autocast(types, module_or_fn, hidden, **kwargs)
         except (RefusedError, BackendError):    # they carry a report

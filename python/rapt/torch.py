@@ -21,6 +21,7 @@ if tuple(int(part) for part in _VERSION.split(".")[:2]) < (2, 13):
 from torch.overrides import handle_torch_function, has_torch_function  # noqa: E402  after the version is known
 
 from . import _ops, _torch_request  # noqa: E402
+from ._guard import AutocastAttentionGuard  # noqa: E402, F401
 from ._install import install, remove  # noqa: E402, F401
 from ._torch_host import HostCall, joined  # noqa: E402
 from ._torch_request import OF_CODE, kind_of  # noqa: E402

@@ -417,3 +417,16 @@ def test_a_refusing_call_raises_its_coded_error_under_a_compiler(compiler):
     compiled = compiler(lambda h, e: guard.run(Spy(), h, e))
     with pytest.raises(rapt.ArgumentError, match="DTYPE_MIX: encoder_hidden_states is float64"):
         compiled(x, x.double())
+
+
+def test_weights_are_checked_in_a_compiled_function(compiler):
+    """The mix itself shows only when the graph runs, past any handler; validate() sees it while it is made."""
+    def block(hidden):
+        guard.validate(module=module)
+        return guard.run(module, hidden)
+
+    guard, module, hidden = AutocastAttentionGuard(BF16), Joint(BF16), torch.randn(2, 5, 16)
+    assert torch.equal(compiler(block, fullgraph=True)(hidden), block(hidden))
+    module.to_k.to(FP32)
+    with pytest.raises(rapt.ArgumentError, match="to_k.weight"):
+        compiler(block)(hidden)
