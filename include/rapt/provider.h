@@ -187,6 +187,11 @@ RAPT_API rapt_status rapt_row_enter(rapt_ctx *ctx, uint32_t i);
  * while another thread reads this report. OK; ARG: no report, or one that chose no host row. */
 RAPT_API rapt_status rapt_report_entered(rapt_report *report);
 
+/* For a binding that runs calls without a report and makes it when somebody asks, by rapt_explain of the same problem:
+ * from now on the report says that its row ran. Counts nothing, the run itself did. OK; ARG: no report, one without a
+ * chosen row, or a what-if. */
+RAPT_API rapt_status rapt_report_ran(rapt_report *report);
+
 #ifdef __cplusplus
 }
 #endif

@@ -201,13 +201,16 @@ void torch_python(PyObject *make, PyObject *merge)
 /* ---- Reports, made when somebody asks ---- */
 
 static _Thread_local rapt_problem last;
-static _Thread_local bool last_known;
+static _Thread_local bool last_known, last_ran;
 
 void torch_remember(const rapt_problem *p)
 {
   last = *p;
   last_known = true;
+  last_ran = false;
 }
+
+void torch_ran(void) { last_ran = true; }
 
 /* ops_report() -> (status, report) of the last call of an operator in this thread, once; else None. */
 PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
@@ -223,6 +226,7 @@ PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
   }
   rapt_report *report = NULL;
   rapt_status st = rapt_explain(ctx, &last, &report);
+  if (st == RAPT_OK && last_ran) rapt_report_ran(report);       /* R3 */
   PyObject *result = answer(st, report, capsule);
   Py_DECREF(capsule);
   return result;

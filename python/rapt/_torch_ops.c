@@ -230,6 +230,7 @@ static bool otherwise(rapt_ctx *ctx, job *j, slot_value *stack, slot_value resul
   }
   if (!run_host(stack, v.id, result, text)) return false;
   torch_host_ran(ctx, &v);
+  torch_ran();
   return true;
 }
 
@@ -254,6 +255,7 @@ static bool run_own(rapt_ctx *ctx, job *j, slot_value *stack, bool want_lse, slo
   torch_remember(&j->p);
   st = rapt_attention(ctx, &j->p, &j->b, NULL);
   if (st == RAPT_OK) {
+    torch_ran();
     result[0] = (slot_value)(uintptr_t)out;
     result[1] = (slot_value)(uintptr_t)lse;
     return true;
@@ -362,6 +364,7 @@ static bool flash_own(rapt_ctx *ctx, job *j, const rapt_tensor *q, slot_value re
   tensor_handle lse = out ? allocate(3, rows, at, RAPT_FP32, &j->b.lse) : NULL;
   if (lse && rapt_attention(ctx, p, &j->b, NULL) == RAPT_OK) {
     torch_remember(p);
+    torch_ran();
     if (j->b.bias) host_lse(j->b.lse, p->B * p->Hq * p->Sq);
     result[0] = (slot_value)(uintptr_t)out;
     result[1] = (slot_value)(uintptr_t)lse;
@@ -401,6 +404,7 @@ static bool flash_host(rapt_ctx *ctx, const job *j, const slot_value *stack, slo
   }
   if (ctx) {
     torch_remember(p);
+    torch_ran();
     torch_host_ran(ctx, &v);
   }
   result[0] = (slot_value)(uintptr_t)out;

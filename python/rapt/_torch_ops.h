@@ -77,6 +77,7 @@ rapt_ctx *torch_ctx(void);              /* the binding's context, made at the fi
  * must then be refused, never run without them (D12). */
 bool torch_policy(rapt_problem *p, const char *policy);
 void torch_remember(const rapt_problem *p);     /* what last_report() explains when asked */
+void torch_ran(void);                           /* it has run: the report may say so (R3) */
 /* Asks the core why a call did not run, or what the host is to run in its place. Remembers the last answers. */
 void torch_verdict(rapt_ctx *ctx, const rapt_problem *p, verdict *v);
 void torch_host_ran(rapt_ctx *ctx, const verdict *v);

@@ -185,6 +185,11 @@ rapt_status rapt_report_entered(rapt_report *r) {
   const rapti_cap *cap = r && r->has_rows ? rapti_chosen(&r->d) : NULL;
   if (!cap || cap->row.place != RAPT_PLACE_HOST || r->d.ctx->what_if) return RAPT_ARG;
   atomic_fetch_add_explicit(cap->entered, 1, memory_order_relaxed);
+  return rapt_report_ran(r);
+}
+
+rapt_status rapt_report_ran(rapt_report *r) {
+  if (!r || !r->has_rows || !rapti_chosen(&r->d) || r->d.ctx->what_if) return RAPT_ARG;
   atomic_store_explicit(&r->ran, 1, memory_order_relaxed);
   return RAPT_OK;
 }

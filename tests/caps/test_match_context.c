@@ -33,7 +33,7 @@ static void D4_packages(void **state) {
     {"cpu flash-attn=2.8.4 torch=2.2 cuda=12.8", "ok"},
     {"cpu flash-attn=2.6.2 torch=2.2 cuda=12.8", "VERSION(backend)"},
     {"cpu flash-attn=2.8.5 torch=2.1.9 cuda=12.8", "VERSION(backend),VERSION(backend)"},
-    {"cpu flash-attn=2.7.0 torch=2.2 cuda=12.8", "KNOWN_BAD(backend)"},
+    {"cpu flash-attn=2.7.0 torch=2.2 cuda=12.8", "KNOWN_BAD(backend)"},                /* D25 */
     {"cpu flash-attn=2.8.0 torch=2.2 cuda=12.5", "KNOWN_BAD(backend),KNOWN_BAD(backend)"},
     {"cpu flash-attn=2.8.1 torch=2.2 cuda=12.8", "ok"},
     {"cpu flash-attn=none torch=2.2 cuda=12.8", "AVAIL(backend),VERSION(backend)?,KNOWN_BAD(backend)?"},

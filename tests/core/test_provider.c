@@ -268,6 +268,16 @@ static void test_host_row_d28(void **state) {
   assert_int_equal(row_entered(ctx, "ref"), 0);
   rapt_report_destroy(r);
   assert_int_equal(rapt_report_entered(NULL), RAPT_ARG);
+  /* A report made after the call says so when told, and counts nothing. */
+  small_make(&s, SMALL " require=ref");
+  assert_int_equal(rapt_explain(ctx, &s.p, &r), RAPT_OK);
+  assert_int_equal(rapt_report_ran(r), RAPT_OK);
+  text = report_text(r, RAPT_FORM_BRIEF);
+  assert_int_equal(strncmp(text, "ref ran " SMALL, 8 + strlen(SMALL)), 0);
+  free(text);
+  assert_int_equal(row_entered(ctx, "ref"), 0);
+  rapt_report_destroy(r);
+  assert_int_equal(rapt_report_ran(NULL), RAPT_ARG);
   rapt_plan_destroy(plan);
   rapt_ctx_destroy(ctx);
 }
@@ -384,8 +394,39 @@ static void test_places(void **state) {
   rapt_ctx_destroy(ctx);
 }
 
+/* P1, D5: rows that come later change neither what a plan runs nor what its report says. */
+static void test_plan_is_frozen_p1(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  small s;
+  small_make(&s, SMALL);
+  rapt_plan *plan;
+  rapt_report *before, *after;
+  assert_int_equal(rapt_plan_create(ctx, &s.p, &plan, &before), RAPT_OK);
+  fake f;
+  fake_make(&f, "fake");                               /* place first: the automatic choice from now on */
+  fake_register(ctx, &f);
+  assert_int_equal(rapt_plan_report(plan, &after), RAPT_OK);
+  char *a = report_text(before, RAPT_FORM_JSON), *b = report_text(after, RAPT_FORM_JSON);
+  assert_string_equal(a, b);
+  size_t n = rapt_plan_workspace(plan);
+  void *workspace = aligned_alloc(64, (n + 64) / 64 * 64);
+  assert_int_equal(rapt_plan_run(plan, &s.b, workspace, n, NULL), RAPT_OK);
+  assert_int_equal(f.runs, 0);
+  assert_int_equal(rapt_attention(ctx, &s.p, &s.b, NULL), RAPT_OK);
+  assert_int_equal(f.runs, 1);
+  free(workspace);
+  free(a);
+  free(b);
+  rapt_report_destroy(before);
+  rapt_report_destroy(after);
+  rapt_plan_destroy(plan);
+  rapt_ctx_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_plan_is_frozen_p1),
     cmocka_unit_test(test_bad_registrations), cmocka_unit_test(test_names_are_taken_d8),
     cmocka_unit_test(test_no_code_d4), cmocka_unit_test(test_exempt_m15), cmocka_unit_test(test_copies), cmocka_unit_test(test_callbacks),
     cmocka_unit_test(test_host_row_d28), cmocka_unit_test(test_probe), cmocka_unit_test(test_what_if_not_probed),
