@@ -87,7 +87,8 @@ static void test_abi_e6(void **state) {
   assert_int_equal(mprotect(two + page, page, PROT_NONE), 0);
   static const size_t sizes[] = {4, 8, 64, sizeof(rapt_problem) - 8};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-    rapt_problem *p = (rapt_problem *)(void *)(two + page - sizes[i]);
+    size_t room = (sizes[i] + 7) / 8 * 8;              /* up to the guard page, and aligned as a struct is */
+    rapt_problem *p = (rapt_problem *)(void *)(two + page - room);
     rapt_report *r = NULL;
     rapt_plan *plan = NULL;
     small s;
@@ -105,7 +106,7 @@ static void test_abi_e6(void **state) {
     size_t len;
     assert_int_equal(rapt_line_format(ctx, p, NULL, NULL, line, sizeof line, &len, NULL, &why), RAPT_ABI);
     if (sizes[i] > sizeof(rapt_buffers)) continue;
-    rapt_buffers *b = (rapt_buffers *)(void *)(two + page - sizes[i]);
+    rapt_buffers *b = (rapt_buffers *)(void *)(two + page - room);
     s.p.struct_size = sizeof s.p;
     s.b.struct_size = (uint32_t)sizes[i];
     memcpy(b, &s.b, sizes[i]);
