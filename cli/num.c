@@ -60,18 +60,20 @@ static double half_value(uint16_t h) {
   return h & 0x8000 ? -a : a;
 }
 
+typedef union element {
+  uint16_t h;
+  float f;
+  double d;
+  uint32_t u;
+  int16_t s;
+  int32_t i;
+  int64_t l;
+  uint8_t b;
+  int8_t c;
+} element;
+
 double cli_load(int32_t dtype, const void *p) {
-  union {
-    uint16_t h;
-    float f;
-    double d;
-    uint32_t u;
-    int16_t s;
-    int32_t i;
-    int64_t l;
-    uint8_t b;
-    int8_t c;
-  } x;
+  element x;
   memset(&x, 0, sizeof x);
   memcpy(&x, p, rapt_dtype_bytes(dtype));
   switch (dtype) {
@@ -90,17 +92,7 @@ double cli_load(int32_t dtype, const void *p) {
 }
 
 void cli_store(int32_t dtype, void *p, double x) {
-  union {
-    uint16_t h;
-    float f;
-    double d;
-    uint32_t u;
-    int16_t s;
-    int32_t i;
-    int64_t l;
-    uint8_t b;
-    int8_t c;
-  } y;
+  element y;
   memset(&y, 0, sizeof y);
   switch (dtype) {
     case RAPT_FP16: y.h = half_bits(x); break;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The files of isa/ and the flags of each: one line a level. Everything else is baseline code (D26).
+# The files of isa/ and the flags of each: one line a level. Everything else is baseline code (D26), but for the
+# AVX2 loops of core/cast.c, which carry their target themselves and are chosen by the context's level.
 function(rapt_cpu_level level)
   target_sources(rapt_backend_cpu PRIVATE ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/${level}.c)
   set_source_files_properties(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/${level}.c PROPERTIES COMPILE_OPTIONS "${ARGN}")
