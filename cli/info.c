@@ -7,7 +7,7 @@
 
 #include "cli.h"
 
-static const char *const places[] = {"opt-in", "first", "own", "host"};
+static const char *const places[] = {"opt-in", "first", "own", "host", "binding"};
 static const char *const classes[] = {"reference", "fused", "flash", "host", "approx"};
 
 /* The value of a key of the facts string, "" where it is missing. The caller frees. */
@@ -25,7 +25,7 @@ static json_t *row_json(const rapt_row_info *r) {
   for (size_t i = 0; i < CLI_COUNT(classes); i++)
     if (r->classes >> i & 1) json_array_append_new(list, json_string(classes[i]));
   return json_pack("{s:s,s:s,s:s,s:s,s:o,s:I}", "row", r->id, "display", r->display, "backend", r->backend, "place",
-                   places[r->place & 3], "classes", list, "entered", (json_int_t)r->entered);
+                   places[r->place], "classes", list, "entered", (json_int_t)r->entered);
 }
 
 static void print_json(const rapt_ctx *ctx, const char *facts, const char *isa, const char *threads) {
@@ -58,7 +58,7 @@ static void print_text(const rapt_ctx *ctx, const char *facts, const char *isa, 
   for (uint32_t i = 0; i < rapt_row_count(ctx); i++) {
     rapt_row_info r = RAPT_ROW_INFO_INIT;
     if (rapt_row_get(ctx, i, &r) != RAPT_OK) continue;
-    printf("  %-18s %-24s %-7s", r.id, r.display, places[r.place & 3]);
+    printf("  %-18s %-24s %-7s", r.id, r.display, places[r.place]);
     for (size_t k = 0; k < CLI_COUNT(classes); k++)
       if (r.classes >> k & 1) printf(" %s", classes[k]);
     printf("  entered %llu\n", (unsigned long long)r.entered);

@@ -69,7 +69,7 @@ typedef struct rapt_row {
   uint32_t struct_size;
   uint32_t kinds;               /* RAPT_KIND() bits [DEVICE] */
   uint32_t classes;             /* RAPT_CLASS_* */
-  int32_t place, rank;          /* rapt_place: first, host or opt-in; own is rapt's. rank: among opt-in rows, lower first */
+  int32_t place, rank;          /* rapt_place; own is rapt's. rank: among opt-in and binding rows, lower first */
   uint32_t ran_on_hardware;     /* 0: UNTESTED unless required by name (D15) */
   const char *id, *display;     /* id: a-z 0-9 _ . as "mypkg.half"; display NULL = id */
   const char *aliases;          /* comma separated, may be NULL */
@@ -156,7 +156,7 @@ typedef struct rapt_backend {
    * outputs, allocates nothing and does not wait for a device. workspace: as many bytes as were asked, aligned to 64, NULL
    * where none. stream: rapt_plan_run's, NULL in rapt_attention. Runs of one plan may overlap. Called under the default
    * floating-point modes; what it sets of them on this thread is undone. OK, DEVICE_ERROR or INTERNAL, anything else counts as
-   * INTERNAL. NULL: rows of place host, which their binding runs, and rows that are data for what-ifs only. */
+   * INTERNAL. NULL: rows of place host and binding, which their binding runs, and rows that are data for what-ifs only. */
   rapt_status (*run)(void *self, uint32_t row, void *state, const rapt_problem *cast, const rapt_buffers *b,
                      void *workspace, void *stream);
   /* Once for each prepare that was OK, when the last user of the plan goes: on any thread, perhaps after
@@ -179,12 +179,12 @@ RAPT_API rapt_status rapt_backend_register(rapt_ctx *ctx, const rapt_backend *ba
  * package: copy the struct, set self, probe and run, and register it; the limits are then those of the tables. */
 RAPT_API const rapt_backend *rapt_backend_known(const char *row);
 
-/* One more run of a host row, which the binding has just run itself (D28). i: index of rapt_row_get. ARG: no such row. */
+/* One more run of a host or binding row, which the binding has just run itself (D28). i: index of rapt_row_get. ARG: no such row. */
 RAPT_API rapt_status rapt_row_enter(rapt_ctx *ctx, uint32_t i);
 
 /* The same where the binding has the report of the call that chose the host row, in place of rapt_row_enter, once a run:
  * counts the run, and from then on the report says that the row ran (R1, R3): its text, and `ran` of rapt_decision. Not
- * while another thread reads this report. OK; ARG: no report, or one that chose no host row. */
+ * while another thread reads this report. OK; ARG: no report, or one that chose neither a host nor a binding row. */
 RAPT_API rapt_status rapt_report_entered(rapt_report *report);
 
 /* For a binding that runs calls without a report and makes it when somebody asks, by rapt_explain of the same problem:

@@ -16,7 +16,8 @@
  *     provider    whoever registers a backend at run time with rapt/provider.h: a binding, a plugin, a test.
  *     host        a framework whose program calls rapt; binding: the code between the two; host row: the host's own
  *                 operator, which its binding runs when rapt has chosen it.
- *     place       where automatic choice puts a row: first, own, host, or opt-in (only when prefer or require name it).
+ *     place       where automatic choice puts a row: first, own, host, or opt-in (only when prefer or require name it);
+ *                 binding: as opt-in, and run by the binding that registered it, as a host row is.
  *     rank        the order of opt-in rows among themselves where require admits several; the lower goes first.
  *     member      the row that another one picks when it runs: torch.sdpa picks torch.flash, torch.efficient, ..
  *     stem        the part of a kernel's name that is the same for all calls: "sdpa_fwd" of "sdpa_fwd_bf16_tile_avx2".
@@ -317,7 +318,10 @@ typedef struct rapt_reason {
  * none failed and some not evaluated is UNDECIDED and is never chosen. */
 typedef enum rapt_state { RAPT_FAILED = 0, RAPT_NOT_EVALUATED } rapt_state;
 typedef enum rapt_can { RAPT_ABLE = 0, RAPT_UNABLE, RAPT_UNDECIDED } rapt_can;
-typedef enum rapt_place { RAPT_PLACE_OPT_IN = 0, RAPT_PLACE_FIRST, RAPT_PLACE_OWN, RAPT_PLACE_HOST } rapt_place;
+/* BINDING: ranks as an opt-in row; its binding runs it, as it runs a host row. */
+typedef enum rapt_place {
+  RAPT_PLACE_OPT_IN = 0, RAPT_PLACE_FIRST, RAPT_PLACE_OWN, RAPT_PLACE_HOST, RAPT_PLACE_BINDING
+} rapt_place;
 /* EXACT: within the error bounds of the contract (N13). REDUCED: products in TF32 and the like. APPROX: quantised. (N7) */
 typedef enum rapt_accuracy { RAPT_EXACT = 0, RAPT_REDUCED, RAPT_APPROX } rapt_accuracy;
 

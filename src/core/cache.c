@@ -7,7 +7,7 @@
 
 /* A problem is its words, then the texts of its names, which are its last members. */
 #define WORD_BYTES offsetof(rapt_problem, require)
-static_assert(WORD_BYTES % 8 == 0, "hashed by words");
+static_assert(WORD_BYTES % 32 == 0, "hashed by words, four at a time");
 static_assert(WORD_BYTES + 4 * sizeof(char *) == sizeof(rapt_problem), "names are the tail");
 
 static uint64_t mix(uint64_t h, uint64_t w) { return ((h << 5 | h >> 59) ^ w) * UINT64_C(0x9e3779b97f4a7c15); }
@@ -20,12 +20,12 @@ static uint64_t hash_text(uint64_t h, const char *s) {
 
 uint64_t rapti_problem_hash(const rapt_problem *p) {
   const char *bytes = (const char *)p;
-  uint64_t h = 0;
-  for (size_t i = 0; i < WORD_BYTES; i += 8) {
-    uint64_t w;
-    memcpy(&w, bytes + i, 8);
-    h = mix(h, w);
+  uint64_t lane[4] = {0}, w[4];             /* four chains: one alone waits for each of its products */
+  for (size_t i = 0; i < WORD_BYTES; i += sizeof w) {
+    memcpy(w, bytes + i, sizeof w);
+    for (int n = 0; n < 4; n++) lane[n] = mix(lane[n], w[n]);
   }
+  uint64_t h = mix(mix(mix(lane[0], lane[1]), lane[2]), lane[3]);
   h = hash_text(hash_text(h, p->require), p->prefer);
   h = hash_text(hash_text(h, p->forbid), p->origin);
   return h ^ h >> 32;

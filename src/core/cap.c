@@ -145,7 +145,7 @@ static rapt_status check_values(const rapt_row *row, rapt_reason *why) {
   if (row->kinds == 0 || row->kinds >= RAPT_KIND(RAPT_META + 1)) return bad_field(why, row->id, "device kinds");
   if (row->classes & ~KNOWN_CLASSES) return bad_field(why, row->id, "classes of this version");
   if (row->dtypes >= RAPT_DT(RAPT_FP8E5M2 + 1)) return bad_field(why, row->id, "dtypes of this version");
-  if (!in(row->place, RAPT_PLACE_OPT_IN, RAPT_PLACE_HOST)) return bad_field(why, row->id, "a place");
+  if (!in(row->place, RAPT_PLACE_OPT_IN, RAPT_PLACE_BINDING)) return bad_field(why, row->id, "a place");
   if (!in(row->accuracy, RAPT_EXACT, RAPT_APPROX)) return bad_field(why, row->id, "an accuracy");
   if (!in(row->dv_rule, RAPT_DV_SAME, RAPT_DV_ANY)) return bad_field(why, row->id, "a dv_rule");
   if (!in(row->offset_bits, 0, 63) || row->mem_per_score < -1) return bad_field(why, row->id, "limits in range");

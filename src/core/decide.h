@@ -35,6 +35,10 @@ typedef struct rapti_cap {
   uint32_t next_ranked;                /* 1 + the row that follows in ranking order; 0 = the last (rapti_registry_finish) */
   atomic_uint_fast64_t *entered;       /* owned by the context */
 } rapti_cap;
+/* Rows that the core decides and counts and their binding calls (D28). */
+static inline bool rapti_run_by_binding(const rapt_row *row) {
+  return row->place == RAPT_PLACE_HOST || row->place == RAPT_PLACE_BINDING;
+}
 /* Checks a row and parses its texts into *cap, which is overwritten: backend, local, registered and entered are the
  * caller's to set afterwards. ABI (struct_size). ARG: SYNTAX, UNKNOWN_NAME (an unknown package), UNKNOWN_FIELD. */
 rapt_status rapti_cap_compile(const rapt_row *row, rapti_cap *cap, rapt_reason *why);

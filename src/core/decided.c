@@ -144,7 +144,7 @@ bool rapti_row_in_question(const rapti_decided *d, uint32_t row, const rapti_mat
 /* A CPU kernel runs on the context's threads; a host's operator on its own, a device's kernel on none. */
 uint32_t rapti_decided_threads(const rapti_decided *d) {
   const rapti_cap *cap = rapti_chosen(d);
-  return cap && cap->row.place != RAPT_PLACE_HOST && d->request.cast.device == RAPT_CPU ? d->policy.threads : 0;
+  return cap && !rapti_run_by_binding(&cap->row) && d->request.cast.device == RAPT_CPU ? d->policy.threads : 0;
 }
 
 void rapti_reason_of(const rapti_decided *d, uint32_t row, const rapti_brief *brief, rapt_reason *reason) {

@@ -161,7 +161,7 @@ void rapti_match_policy(rapti_matcher *x) {
     rapt_reason *why = rapti_fail(x, RAPT_CODE_UNTESTED, RAPT_FIELD_REQUIRE);
     if (why) rapti_reason_want(why, "require=%s", self->id);
   }
-  if (self->place != RAPT_PLACE_OPT_IN || required) return;
+  if ((self->place != RAPT_PLACE_OPT_IN && self->place != RAPT_PLACE_BINDING) || required) return;
   if (policy->prefer.n && rapti_names_find(&policy->prefer, self, x->classes, false)) return;
   rapt_reason *why = rapti_fail(x, RAPT_CODE_OPT_IN, RAPT_FIELD_PREFER);
   if (why) rapti_reason_want(why, "prefer=%s", self->id);

@@ -24,7 +24,7 @@ static device_state device_find(const rapti_matcher *x) {
   const rapt_facts *f = &x->g->facts;
   if (!(x->row->kinds & RAPT_KIND(x->p->device))) return DEVICE_BAD;
   if (x->p->device == RAPT_CUDA && x->cap->n_cc) {
-    if (!x->same_kind || f->cc < 0) return DEVICE_MISSING;
+    if (f->cc < 0) return DEVICE_MISSING;
     for (int32_t i = 0; i < x->cap->n_cc; i++) {
       const rapti_cc_range *c = &x->cap->cc[i];
       if (f->cc >= c->low && f->cc <= c->high) return c->unknown ? DEVICE_UNKNOWN : DEVICE_GOOD;
@@ -32,7 +32,7 @@ static device_state device_find(const rapti_matcher *x) {
     return DEVICE_BAD;
   }
   if (x->p->device == RAPT_HIP && x->row->arch) {
-    if (!x->same_kind || !f->arch[0]) return DEVICE_MISSING;
+    if (!f->arch[0]) return DEVICE_MISSING;
     return arch_state(x->row->arch, f->arch);
   }
   return DEVICE_GOOD;
@@ -100,7 +100,7 @@ static void check_build(rapti_matcher *x, device_state device) {
     rapti_miss(x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND, buf);
     return;
   }
-  if (!x->same_kind || f->cc < 0) { rapti_miss(x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND, "cc"); return; }
+  if (f->cc < 0) { rapti_miss(x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND, "cc"); return; }
   for (int32_t i = 0; i < k->n_cc; i++)
     if (k->cc[i] >> 8 == f->cc >> 8 && k->cc[i] <= f->cc) return;
   rapt_reason *why = rapti_fail(x, RAPT_CODE_AVAIL, RAPT_FIELD_BACKEND);
@@ -207,7 +207,8 @@ static void check_known_bad(rapti_matcher *x) {
 
 /* A pre-release compares by its release and is not known to work. Not so the operator that a binding has replaced. */
 static void check_pre_release(rapti_matcher *x) {
-  if (x->cap->package < 0 || x->real_provider) return;
+  bool replaced = x->real_provider && x->self->row.place != RAPT_PLACE_BINDING;
+  if (x->cap->package < 0 || replaced) return;
   const rapti_package *k = &x->g->facts.package[x->cap->package];
   if (k->presence != RAPTI_PRESENT || !k->beta) return;
   char what[64];
@@ -236,8 +237,8 @@ static void check_isa(rapti_matcher *x) {
 static void put_device(rapti_text *t, const rapti_matcher *x) {
   const rapt_facts *f = &x->g->facts;
   rapti_text_put(t, rapti_kind_name(x->p->device));
-  if (x->same_kind && x->p->device == RAPT_CUDA && f->cc >= 0) { rapti_text_put(t, " cc="); put_cc(t, f->cc); }
-  if (x->same_kind && x->p->device == RAPT_HIP && f->arch[0]) { rapti_text_put(t, " arch="); rapti_text_put(t, f->arch); }
+  if (x->p->device == RAPT_CUDA && f->cc >= 0) { rapti_text_put(t, " cc="); put_cc(t, f->cc); }
+  if (x->p->device == RAPT_HIP && f->arch[0]) { rapti_text_put(t, " arch="); rapti_text_put(t, f->arch); }
 }
 
 /* The entries of a list that are recorded: those without a question mark. */

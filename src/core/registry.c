@@ -246,8 +246,8 @@ static rapt_status row_check(const rapt_row *row, rapt_reason *why) {
   if (st != RAPT_OK) return st;
   if (!id_legal(row->id))
     return fault(why, RAPT_CODE_SYNTAX, RAPT_FIELD_BACKEND, row->id ? row->id : "no id", "an id of a-z, 0-9, \".\" and \"_\"");
-  if (row->place != RAPT_PLACE_OPT_IN && row->place != RAPT_PLACE_FIRST && row->place != RAPT_PLACE_HOST)
-    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_BACKEND, row->id, "place first, host or opt-in");
+  if (row->place < RAPT_PLACE_OPT_IN || row->place > RAPT_PLACE_BINDING || row->place == RAPT_PLACE_OWN)
+    return fault(why, RAPT_CODE_UNKNOWN_FIELD, RAPT_FIELD_BACKEND, row->id, "place first, host, binding or opt-in");
   if (row->n_dims && !row->dims) return fault(why, RAPT_CODE_NULL, RAPT_FIELD_BACKEND, row->id, "the list dims");
   return aliases_check(row, why);
 }

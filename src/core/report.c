@@ -183,7 +183,7 @@ rapt_status rapt_report_decision(const rapt_report *r, rapt_decision *out) {
 
 rapt_status rapt_report_entered(rapt_report *r) {
   const rapti_cap *cap = r && r->has_rows ? rapti_chosen(&r->d) : NULL;
-  if (!cap || cap->row.place != RAPT_PLACE_HOST || r->d.ctx->what_if) return RAPT_ARG;
+  if (!cap || !rapti_run_by_binding(&cap->row) || r->d.ctx->what_if) return RAPT_ARG;
   atomic_fetch_add_explicit(cap->entered, 1, memory_order_relaxed);
   return rapt_report_ran(r);
 }

@@ -61,7 +61,7 @@ static const struct { const char *name, *all; } names[] = {
   {"_sage_qk_int8_pv_fp8_cuda_sm90", "sage.fp8_sm90"},
   {"xformers", "mslk.auto mslk.blackwell mslk.ck mslk.cutlass mslk.fa2 mslk.fa3 mslk.splitk"},
   {"reference", "ref"}, {"sdpa", "torch.sdpa"}, {"varlen_attn", "torch.varlen"},
-  {"flash2", "fa2 fa2.rocm_ck fa2.rocm_triton fa2.varlen"}, {"flash3", "fa3 fa3.varlen"}, {"flash4", "fa4"},
+  {"flash2", "fa2 fa2.rocm_ck fa2.rocm_triton fa2.varlen"}, {"flash3", "fa3 fa3.varlen"}, {"flash4", "fa4"}, {"sage_blackwell_hub", "sage3"},
   {"flash_attention_2", "fa2 fa2.rocm_ck fa2.rocm_triton fa2.varlen"}, {"aiter_hub", "hub.aiter_ck hub.aiter_triton"},
   {"torch_sdpa", "torch.sdpa"},
 };

@@ -394,6 +394,69 @@ static void test_places(void **state) {
   rapt_ctx_destroy(ctx);
 }
 
+/* D28: a row that its binding runs ranks as one that must be named, is decided and counted, and runs nothing here. */
+static void test_binding_place_d28(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "bound");
+  f.row.place = RAPT_PLACE_BINDING;
+  f.backend.run = NULL;
+  f.backend.workspace = NULL;
+  fake_register(ctx, &f);
+  small s;
+  small_make(&s, SMALL);
+  assert_int_equal(rapt_attention(ctx, &s.p, &s.b, NULL), RAPT_OK);
+  assert_int_equal(row_entered(ctx, "bound"), 0);
+  small_make(&s, SMALL " prefer=bound");
+  rapt_report *r;
+  rapt_reason why = RAPT_REASON_INIT;
+  assert_int_equal(rapt_attention(ctx, &s.p, &s.b, &r), RAPT_ARG);
+  assert_int_equal(rapt_report_error(r, &why), RAPT_OK);
+  assert_int_equal(why.code, RAPT_CODE_NULL);
+  assert_int_equal(why.field, RAPT_FIELD_RUN);
+  rapt_report_destroy(r);
+  assert_int_equal(rapt_explain(ctx, &s.p, &r), RAPT_OK);
+  assert_int_equal(rapt_report_entered(r), RAPT_OK);
+  assert_int_equal(row_entered(ctx, "bound"), 1);
+  rapt_report_destroy(r);
+  rapt_ctx_destroy(ctx);
+}
+
+static rapt_status probe_cc(void *self, rapt_facts *facts, rapt_reason *why) {
+  (void)self, (void)why;
+  return rapt_facts_set(facts, "cc", "8.0");
+}
+
+/* A generation is CUDA's alone: a machine whose tensors are mostly on the CPU may have one too (D2). */
+static void test_generation_of_a_real_context_d2(void **state) {
+  (void)state;
+  rapt_ctx *ctx = ctx_plain();
+  fake f;
+  fake_make(&f, "bound");
+  f.row.place = RAPT_PLACE_BINDING;
+  f.row.kinds = RAPT_KIND(RAPT_CUDA);
+  f.row.cc = "9.0-9.9";
+  f.backend.run = NULL;
+  f.backend.workspace = NULL;
+  fake_register(ctx, &f);
+  rapt_problem p = parsed(SMALL " dev=cuda require=bound");
+  rapt_report *r;
+  rapt_reason why = RAPT_REASON_INIT;
+  assert_int_equal(rapt_explain(ctx, &p, &r), RAPT_REFUSED);
+  assert_int_equal(rapt_report_reason(r, row_index(ctx, "bound"), 0, &why), RAPT_OK);
+  assert_int_equal(why.state, RAPT_NOT_EVALUATED);
+  rapt_report_destroy(r);
+  f.backend.probe = probe_cc;
+  fake_register(ctx, &f);
+  assert_int_equal(rapt_explain(ctx, &p, &r), RAPT_REFUSED);
+  assert_int_equal(rapt_report_reason(r, row_index(ctx, "bound"), 0, &why), RAPT_OK);
+  assert_int_equal(why.code, RAPT_CODE_DEVICE);
+  assert_int_equal(why.state, RAPT_FAILED);
+  rapt_report_destroy(r);
+  rapt_ctx_destroy(ctx);
+}
+
 /* P1, D5: rows that come later change neither what a plan runs nor what its report says. */
 static void test_plan_is_frozen_p1(void **state) {
   (void)state;
@@ -430,7 +493,8 @@ int main(void) {
     cmocka_unit_test(test_bad_registrations), cmocka_unit_test(test_names_are_taken_d8),
     cmocka_unit_test(test_no_code_d4), cmocka_unit_test(test_exempt_m15), cmocka_unit_test(test_copies), cmocka_unit_test(test_callbacks),
     cmocka_unit_test(test_host_row_d28), cmocka_unit_test(test_probe), cmocka_unit_test(test_what_if_not_probed),
-    cmocka_unit_test(test_places),
+    cmocka_unit_test(test_places), cmocka_unit_test(test_binding_place_d28),
+    cmocka_unit_test(test_generation_of_a_real_context_d2),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

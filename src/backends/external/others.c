@@ -112,6 +112,9 @@ static void flex(rapti_ext *e) {
                  "a power of two up to torch 2.6");
   if (p->Hkv > 0 && !power_of_two(p->Hq / p->Hkv) && old == RAPTI_YES)
     rapti_ext_unknown(e, RAPT_FIELD_K, "a head ratio that is no power of two, in an early version");
+  /* Not compiled there: scores, weights and what the modifications make of them (at most 29 bytes a score measured). */
+  int64_t scores = rapti_ext_scores(p);
+  if (p->device == RAPT_CPU) rapti_ext_memory(e, scores > INT64_MAX / 32 ? INT64_MAX : 32 * scores);
   if (!rapti_ext_grads(p)) return;
   if (p->device == RAPT_CPU) rapti_ext_fail(e, RAPT_CODE_GRAD, RAPT_FIELD_GRAD, "cpu", "cuda");
   else if (p->device != RAPT_CUDA) rapti_ext_unknown(e, RAPT_FIELD_GRAD, "a backward on this device");

@@ -51,7 +51,8 @@ static const rapt_row rows[ROWS] = {
     .accuracy = RAPT_APPROX, .determinism = RAPT_DET_RUN, .can = BASE | RAPT_CAN_PACKED | RAPT_CAN_ON_DEVICE,
     .unknown = UNKNOWN},
   /* Scale, mask and window are accepted and ignored; k is changed in place: give it a copy. */
-  [SAGE3] = {.struct_size = RAPT_ROW_SIZE, .id = "sage3", .source = "docs/backends.md 4, column sage3",
+  [SAGE3] = {.struct_size = RAPT_ROW_SIZE, .id = "sage3", .aliases = "sage_blackwell_hub",
+    .source = "docs/backends.md 4, column sage3",
     .classes = CLASSES, .rank = 140, .ran_on_hardware = 1, .kinds = RAPT_KIND(RAPT_CUDA), .package = "sageattn3",
     .needs = "sageattn3>=1.0.0 torch>=2.8 cuda>=12.8 python>=3.13", .cc = "12.0 12.1 10.0?",
     .dtypes = RAPTI_EXT_HALF, .dims = sage3_dims, .n_dims = 2, .offset_bits = 31, .accuracy = RAPT_APPROX,
