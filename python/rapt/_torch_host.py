@@ -43,8 +43,44 @@ def _sdpa(q, k, v, mask, p, causal, scale, enable_gqa):
     return F.scaled_dot_product_attention(q, k, v, mask, p, causal, scale=scale, enable_gqa=enable_gqa), None
 
 
+def _eights(q, k, v, scale):
+    """Widths that are a multiple of 8, as the flash operator wants them; scale is that of the width given."""
+    short = -q.shape[-1] % 8
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return (*(F.pad(t, (0, short)) for t in (q, k, v)), scale) if short else (q, k, v, scale)
+
+
+def _flash(q, k, v, mask, p, causal, scale, enable_gqa):
+    width = v.shape[-1]
+    q, k, v, scale = _eights(q, k, v, scale)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, p, causal, scale=scale)[:2]
+    return out[..., :width], lse
+
+
+def _efficient(q, k, v, mask, p, causal, scale, enable_gqa):
+    """Its lse is padded to a multiple of 32 rows."""
+    mask = _additive(mask, q.dtype)
+    if mask is not None:
+        mask = mask.expand(*q.shape[:-1], k.shape[-2])
+    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, p, causal, scale=scale)[:2]
+    return out, lse[..., :q.shape[-2]]
+
+
+def _cudnn(q, k, v, mask, p, causal, scale, enable_gqa):
+    """Its lse has an axis of one at its end from PyTorch 2.9 on."""
+    mask = _additive(mask, q.dtype)
+    out, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, mask, True, p, causal, scale=scale)[:2]
+    return out, lse.squeeze(-1) if lse.dim() == 4 else lse
+
+
 # Each returns (out, lse), lse None where the operator has none; the core has refused a call that wants it then.
-_OPERATORS = {"torch.sdpa": _sdpa, "torch.math": _math, "torch.flash_cpu": _flash_cpu}
+_OPERATORS = {"torch.sdpa": _sdpa, "torch.math": _math, "torch.flash_cpu": _flash_cpu, "torch.flash": _flash,
+              "torch.efficient": _efficient, "torch.cudnn": _cudnn}
+
+
+def known(row):
+    """Whether this is one of the host's own operators."""
+    return row in _OPERATORS
 
 
 def _causal(r):

@@ -155,7 +155,7 @@ class Request:
     """One call: what the core is told, and what the host's operator would be called with."""
 
     __slots__ = ("query", "key", "value", "views", "mask", "bias", "tensors", "options", "names", "rank", "host",
-                 "empty", "kind", "graph", "batch", "keep", "notes", "corner")
+                 "empty", "kind", "graph", "batch", "keep", "notes", "corner", "extras")
 
 
 def causal_bias(value):
@@ -235,9 +235,11 @@ def _gradients(r, sinks):
 
 
 def _describe_dense(r, address, array, name):
-    """Arrays that the host reads: lengths, offsets, sinks, slopes. They are few numbers, so a copy may be dense."""
+    """Arrays that the host reads: lengths, offsets, sinks, slopes. They are few numbers, so a copy may be dense. Sinks and
+    slopes may lie beside query."""
     view = _View(array, name, address)
-    if array.device.type != "cpu":
+    beside = name in ("sinks", "slopes") and array.device == r.query.device
+    if array.device.type != "cpu" and not beside:
         raise wrong("DEVICE", name, array.device.type, "cpu", r.names)
     if not array.is_contiguous():
         view = _View(array.contiguous(), name, address)
@@ -284,7 +286,7 @@ _KEYWORDS = ["attn_mask", "dropout_p", "is_causal", "enable_gqa", "mask", "bias"
              "cu_q", "cu_k", "seed", "offset", *_call.KEYWORDS]
 
 
-def request(address, device, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
+def request(address, device, /, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
             enable_gqa=False, mask=None, bias=None, causal=None, align=None, window=None, softcap=None, sinks=None,
             slopes=None, q_len=None, kv_len=None, q_offset=None, cu_q=None, cu_k=None, dropout=None, seed=None,
             offset=None, return_lse=False, determinism=None, strict=False, mixed_kv=False, memory_limit=None,
@@ -324,6 +326,7 @@ def request(address, device, query, key, value, attn_mask=None, dropout_p=0.0, i
     describe_masks(r, address, device)
     batch = r.views[0].sizes[0] if len(r.views[0].sizes) == 4 else 1
     lengths = {"q_len": q_len, "kv_len": kv_len, "cu_q": cu_q, "cu_k": cu_k}
+    r.extras = {**lengths, "sinks": sinks, "slopes": slopes}
     if r.options.get("alignment") == _call.OFFSET_ARRAY:
         lengths["q_offset"] = q_offset
     describe = functools.partial(_describe_dense, r, address)

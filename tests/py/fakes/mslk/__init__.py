@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package that holds xFormers' operators; nothing is imported from it here."""
