@@ -311,8 +311,12 @@ def again(ctx, call, report, *pointers):
         set_last(report)
         return True
     if status in _FAILED:
-        raise BackendError(f"{_rapt.STATUSES[status]}: {report.row} failed while it ran, outputs are undefined")
+        broken(status, report)
     return False
+
+
+def broken(status, report):
+    raise BackendError(f"{_rapt.STATUSES[status]}: {report.row} failed while it ran, outputs are undefined", report)
 
 
 _FAILED = (STATUS["DEVICE_ERROR"], STATUS["INTERNAL"])

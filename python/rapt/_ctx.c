@@ -2,6 +2,9 @@
 /* Contexts and providers of the extension, and the tables that fill their structs. */
 #include "_rapt.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 /* ---- Struct fields from a dict ---- */
 
 static int fill_text(char *at, PyObject *value, PyObject *keep)
@@ -115,21 +118,28 @@ static const field row_fields[] = {
 typedef struct provider {
   struct provider *next;
   rapt_backend backend;
+  const rapt_backend *known;            /* whose rows these are, or some of them */
+  uint32_t *index;                      /* of each row in known */
   rapt_row *rows;
   PyObject *run, *facts, *keep;
 } provider;
 
-typedef struct context {
-  rapt_ctx *ctx;
+/* Two contexts of the core where a binding lends the host's threads: they differ in nothing else, so that which of them
+ * runs a call changes neither what is decided nor its bits (N18). */
+struct context {
+  _Atomic(rapt_ctx *) ctx;              /* the one in use */
+  rapt_ctx *own, *lent;                 /* on rapt's threads; on the host's, or NULL */
   provider *providers;
+  PyObject *options;
   unsigned generation;
-} context;
+};
 
 static void provider_free(provider *p)
 {
   Py_XDECREF(p->run);
   Py_XDECREF(p->facts);
   Py_XDECREF(p->keep);
+  free(p->index);
   free(p->rows);
   free(p);
 }
@@ -138,7 +148,9 @@ static void ctx_free(PyObject *capsule)
 {
   context *c = PyCapsule_GetPointer(capsule, CTX_NAME);
   if (!c) return;
-  rapt_ctx_destroy(c->ctx);
+  rapt_ctx_destroy(c->own);
+  rapt_ctx_destroy(c->lent);
+  Py_XDECREF(c->options);
   while (c->providers) {
     provider *next = c->providers->next;
     provider_free(c->providers);
@@ -147,7 +159,7 @@ static void ctx_free(PyObject *capsule)
   free(c);
 }
 
-static context *as_context(PyObject *const *args, Py_ssize_t n, Py_ssize_t want)
+context *as_context(PyObject *const *args, Py_ssize_t n, Py_ssize_t want)
 {
   if (n == want) return PyCapsule_GetPointer(args[0], CTX_NAME);
   PyErr_Format(PyExc_TypeError, "%zd arguments are needed", want);
@@ -159,6 +171,8 @@ rapt_ctx *as_ctx(PyObject *const *args, Py_ssize_t n, Py_ssize_t want)
   context *c = as_context(args, n, want);
   return c ? c->ctx : NULL;
 }
+
+rapt_ctx *ctx_current(const context *c) { return c->ctx; }
 
 unsigned ctx_generation(PyObject *ctx)
 {
@@ -174,28 +188,64 @@ PyObject *ctx_age(PyObject *module, PyObject *const *args, Py_ssize_t n)
   return c ? PyLong_FromUnsignedLong(c->generation) : NULL;
 }
 
+/* A context of the core from the options of Python. parallel: the threads to use, NULL for rapt's own. */
+static int core_create(rapt_ctx **made, PyObject *options,
+                       void (*parallel)(void *, uint32_t, void (*)(void *, uint32_t), void *))
+{
+  rapt_ctx_opts opts = RAPT_CTX_OPTS_INIT;
+  rapt_reason why = RAPT_REASON_INIT;
+  PyObject *keep = PyList_New(0);
+  rapt_status st = RAPT_INTERNAL;
+  if (keep && !fill(&opts, O(has), ctx_fields, COUNT(ctx_fields), options, keep)) {
+    opts.parallel_for = parallel;
+    st = log_options(&opts, &why);
+    if (!st) st = rapt_ctx_create(&opts, made, &why);
+    if (st && !PyErr_Occurred()) raise_fault(st, &why);
+  }
+  Py_XDECREF(keep);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
 /* ctx_create(options) -> ctx */
 PyObject *ctx_create(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module;
   if (n != 1 || !PyDict_Check(args[0])) return PyErr_Format(PyExc_TypeError, "a dict");
-  rapt_ctx_opts opts = RAPT_CTX_OPTS_INIT;
-  rapt_reason why = RAPT_REASON_INIT;
-  PyObject *keep = PyList_New(0);
   context *c = calloc(1, sizeof *c);
-  if (!keep || !c || fill(&opts, O(has), ctx_fields, COUNT(ctx_fields), args[0], keep)) {
-    Py_XDECREF(keep);
-    free(c);
-    return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-  }
-  rapt_status st = rapt_ctx_create(&opts, &c->ctx, &why);
-  Py_DECREF(keep);
-  PyObject *capsule = st ? raise_fault(st, &why) : PyCapsule_New(c, CTX_NAME, ctx_free);
+  if (!c) return PyErr_NoMemory();
+  PyObject *capsule = core_create(&c->own, args[0], NULL) ? NULL : PyCapsule_New(c, CTX_NAME, ctx_free);
   if (!capsule) {
-    rapt_ctx_destroy(c->ctx);
+    rapt_ctx_destroy(c->own);
     free(c);
+    return NULL;
   }
+  c->ctx = c->own;
+  c->options = Py_NewRef(args[0]);
   return capsule;
+}
+
+/* ctx_pool_add(ctx): PyTorch's threads can be chosen from now on. Before any provider is registered. */
+PyObject *ctx_pool_add(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  context *c = as_context(args, n, 1);
+  if (!c || c->providers || c->lent || core_create(&c->lent, c->options, torch_parallel))
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_RuntimeError, "a new context is needed");
+  Py_RETURN_NONE;
+}
+
+/* ctx_pool(ctx, name) -> whose threads run calls until now, "own" or "torch"; name None leaves it so. */
+PyObject *ctx_pool(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  context *c = as_context(args, n, 2);
+  if (!c) return NULL;
+  const char *before = c->ctx == c->own ? "own" : "torch", *name = before;
+  if (args[1] != Py_None && !(name = PyUnicode_AsUTF8AndSize(args[1], NULL))) return NULL;
+  rapt_ctx *chosen = strcmp(name, "own") == 0 ? c->own : strcmp(name, "torch") == 0 ? c->lent : NULL;
+  if (!chosen) return PyErr_Format(PyExc_KeyError, "no pool %s", name);
+  c->ctx = chosen;
+  return PyUnicode_FromString(before);
 }
 
 /* ctx_rows(ctx) -> [(id, display, backend, kernel, place, classes, entered)], in the order of ctx_enter */
@@ -207,8 +257,10 @@ PyObject *ctx_rows(PyObject *module, PyObject *const *args, Py_ssize_t n)
   for (uint32_t i = 0; list && i < rapt_row_count(c->ctx); i++) {
     rapt_row_info r = RAPT_ROW_INFO_INIT;
     rapt_row_get(c->ctx, i, &r);
+    uint64_t entered = r.entered;       /* by either context */
+    if (c->lent && rapt_row_get(c->ctx == c->own ? c->lent : c->own, i, &r) == RAPT_OK) entered += r.entered;
     PyObject *row = Py_BuildValue("(ssssiIK)", r.id, r.display, r.backend, r.kernel, (int)r.place, (unsigned)r.classes,
-                                  (unsigned long long)r.entered);
+                                  (unsigned long long)entered);
     if (!row || PyList_Append(list, row)) Py_CLEAR(list);
     Py_XDECREF(row);
   }
@@ -259,10 +311,37 @@ PyObject *ctx_line(PyObject *module, PyObject *const *args, Py_ssize_t n)
   return st ? raise_fault(st, &why) : Py_BuildValue("(si)", line, undecided);
 }
 
+/* ctx_explain(ctx, problem string) -> (status, report): what would happen to such a call. */
+PyObject *ctx_explain(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+  (void)module;
+  context *c = as_context(args, n, 2);
+  Py_ssize_t len = 0;
+  const char *text = c ? PyUnicode_AsUTF8AndSize(args[1], &len) : NULL;
+  if (!text) return NULL;
+  rapt_problem p = RAPT_PROBLEM_INIT;
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_report *report = NULL;
+  char *names = malloc((size_t)len + 1);
+  if (!names) return PyErr_NoMemory();
+  rapt_status st = rapt_problem_parse(text, (size_t)len, &p, names, (size_t)len + 1, &why);
+  bool parsed = st == RAPT_OK;
+  if (parsed) st = rapt_explain(c->ctx, &p, &report);
+  free(names);
+  return parsed ? answer(st, report, args[0]) : raise_fault(st, &why);
+}
+
+/* Facts, or in their place the text of what went wrong. */
 static rapt_status provider_probe(void *self, rapt_facts *facts, rapt_reason *why)
 {
   provider *p = self;
   PyObject *key, *value;
+  if (PyUnicode_Check(p->facts)) {
+    const char *text = PyUnicode_AsUTF8AndSize(p->facts, NULL);
+    PyOS_snprintf(why->got, sizeof why->got, "%s", text ? text : "a text that is no UTF-8");
+    PyErr_Clear();
+    return RAPT_DEVICE_ERROR;
+  }
   Py_ssize_t pos = 0;
   rapt_status st = RAPT_OK;
   while (!st && PyDict_Next(p->facts, &pos, &key, &value)) {
@@ -305,9 +384,74 @@ static rapt_status provider_run(void *self, uint32_t row, void *state, const rap
   return st;
 }
 
-/* The rows of a provider: those the tables know for a row id, or one dict a row. */
+/* The callbacks of a known backend go by the numbers of its own rows. */
+static uint32_t provider_extra(void *self, uint32_t row, const rapt_problem *cast, const rapt_facts *facts,
+                               rapt_reason *why, uint32_t n)
+{
+  provider *p = self;
+  return p->known->extra(p->known->self, p->index[row], cast, facts, why, n);
+}
+
+static int provider_pick(void *self, uint32_t row, const rapt_problem *cast, const rapt_facts *facts, uint32_t *member)
+{
+  provider *p = self;
+  uint32_t known = p->index[row];
+  int found = p->known->pick(p->known->self, p->index[row], cast, facts, &known);
+  if (found != 1) return found;
+  for (uint32_t i = 0; i < p->backend.n_rows; i++)
+    if (p->index[i] == known) {
+      *member = i;
+      return 1;
+    }
+  return -1;
+}
+
+/* Some rows of one known backend, by id. */
+static int provider_some(provider *p, PyObject *ids)
+{
+  uint32_t n = (uint32_t)PyTuple_Size(ids);
+  const char *first = n ? PyUnicode_AsUTF8AndSize(PyTuple_GetItem(ids, 0), NULL) : "";
+  p->known = first ? rapt_backend_known(first) : NULL;
+  if (!p->known) return first ? (PyErr_Format(PyExc_KeyError, "no known row %s", first), -1) : -1;
+  p->rows = calloc(n, sizeof *p->rows);
+  p->index = calloc(n, sizeof *p->index);
+  if (!p->rows || !p->index) return PyErr_NoMemory() ? 0 : -1;
+  for (uint32_t i = 0; i < n; i++) {
+    const char *id = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(ids, (Py_ssize_t)i), NULL);
+    if (!id) return -1;
+    uint32_t at = 0;
+    while (at < p->known->n_rows && strcmp(p->known->rows[at].id, id)) at++;
+    if (at == p->known->n_rows) return PyErr_Format(PyExc_KeyError, "%s is not of the backend of %s", id, first), -1;
+    p->rows[i] = p->known->rows[at];
+    p->index[i] = at;
+  }
+  p->backend.n_rows = n;
+  p->backend.extra = p->known->extra ? provider_extra : NULL;
+  p->backend.pick = p->known->pick ? provider_pick : NULL;
+  return 0;
+}
+
+/* changes: None, or fields of every row; "also" adds capabilities, which the binding's way of calling brings. */
+static int provider_change(provider *p, PyObject *changes)
+{
+  if (changes == Py_None) return 0;
+  PyObject *fields = PyDict_Check(changes) ? PyDict_Copy(changes) : PyErr_Format(PyExc_TypeError, "a dict of fields");
+  PyObject *also = fields ? PyDict_GetItemString(fields, "also") : NULL;
+  uint64_t bits = also ? PyLong_AsUnsignedLongLong(also) : 0;
+  int bad = !fields || PyErr_Occurred() || (also && PyDict_DelItemString(fields, "also"));
+  for (uint32_t i = 0; i < p->backend.n_rows && !bad; i++) {
+    p->rows[i].can |= bits;
+    p->rows[i].unknown &= ~bits;
+    bad = fill(&p->rows[i], 0, row_fields, COUNT(row_fields), fields, p->keep);
+  }
+  Py_XDECREF(fields);
+  return bad ? -1 : 0;
+}
+
+/* The rows of a provider: those the tables know for a row id, some of these, or one dict a row. */
 static int provider_rows(provider *p, PyObject *rows, PyObject *place)
 {
+  if (PyTuple_Check(rows)) return provider_some(p, rows) ? -1 : provider_change(p, place);
   if (PyList_Check(rows)) {
     p->backend.n_rows = (uint32_t)PyList_Size(rows);
   } else {
@@ -329,14 +473,40 @@ static int provider_rows(provider *p, PyObject *rows, PyObject *place)
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* ctx_register(ctx, name, rows, run, facts, place): rows as provider_rows; run None: rows that the binding runs. */
+static provider *provider_named(const context *c, const char *name)
+{
+  provider *p = c->providers;
+  while (p && strcmp(p->backend.name, name)) p = p->next;
+  return p;
+}
+
+/* The same rows with other facts: what was read before it was loaded, then what loading found. */
+static PyObject *provider_again(context *c, provider *p, PyObject *facts)
+{
+  PyObject *before = p->facts;
+  p->facts = Py_NewRef(facts);
+  Py_DECREF(before);
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_status st = rapt_backend_register(c->ctx, &p->backend, &why);
+  if (st) return raise_fault(st, &why);
+  c->generation++;
+  Py_RETURN_NONE;
+}
+
+/* ctx_register(ctx, name, rows, run, facts, place): rows: an id for its whole backend, a tuple of ids of one backend, or
+ * a list of dicts; run None: rows that the binding runs; facts: a dict, or the text of a load that failed; place: a
+ * number, for a tuple a dict of fields as provider_change, or None. A tuple under a name that is there gives the rows
+ * of that name other facts. */
 PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module;
   context *c = as_context(args, n, 6);
   const char *name = c ? PyUnicode_AsUTF8AndSize(args[1], NULL) : NULL;
-  if (!name || !PyDict_Check(args[4])) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "facts: a dict");
-  provider *p = calloc(1, sizeof *p);
+  if (!name || !(PyDict_Check(args[4]) || PyUnicode_Check(args[4])))
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "facts: a dict or a text");
+  provider *p = PyTuple_Check(args[2]) ? provider_named(c, name) : NULL;
+  if (p) return provider_again(c, p, args[4]);
+  p = calloc(1, sizeof *p);
   if (!p) return PyErr_NoMemory();
   p->keep = PyList_New(0);
   p->facts = Py_NewRef(args[4]);
@@ -353,7 +523,7 @@ PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n)
   p->backend.probe = provider_probe;
   p->backend.run = p->run == Py_None ? NULL : provider_run;
   rapt_reason why = RAPT_REASON_INIT;
-  rapt_status st = rapt_backend_register(c->ctx, &p->backend, &why);
+  rapt_status st = rapt_backend_register(c->own, &p->backend, &why);
   if (st) {
     provider_free(p);
     return raise_fault(st, &why);
@@ -361,5 +531,7 @@ PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n)
   c->generation++;
   p->next = c->providers;               /* kept for the context's life, as provider.h asks */
   c->providers = p;
+  if (c->lent) st = rapt_backend_register(c->lent, &p->backend, &why);
+  if (st) return raise_fault(st, &why);
   Py_RETURN_NONE;
 }

@@ -10,11 +10,13 @@ import threading
 
 import torch
 
-from . import _call, _ops, _policy, _rapt, _report
+from . import _call, _ops, _rapt
+from ._report import set_last
 
 _KEYS = {"CPU": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)}
 _KEYS["AutogradCPU"] = _KEYS["CPU"] | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
 _NAMES = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math")
+_BANS = {"FORBIDDEN", "NOT_REQUIRED", "MEMORY"}
 _lock = threading.Lock()
 _state = None                           # while installed: (library, the compile cache's tag before)
 _kernels = {key: torch.library.get_kernel(_ops.MATH, key) for key in _KEYS}
@@ -35,11 +37,22 @@ def _unservable(q, k, v, mask, dropout_mask):
     return mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point())
 
 
-def _shapes_fit(q, k, v, mask, enable_gqa):
+def _mask_fits(mask, q, k, v):
+    """Whether a mask broadcasts against the scores without making them larger."""
+    batch = (max(sizes) for sizes in zip(q.shape[:-3], k.shape[:-3], v.shape[:-3]))
+    full = (*batch, *q.shape[-3:-1], k.shape[-2])
+    return mask.dim() <= q.dim() and all(size in (1, wanted) for size, wanted in zip(mask.shape[::-1], full[::-1]))
+
+
+def _shapes_fit(q, k, v, mask, is_causal, enable_gqa):
     """What the host refuses stays the host's to refuse, in its own words."""
+    if mask is not None and is_causal:
+        return False
     if k.shape[-2] != v.shape[-2] or q.shape[-1] != k.shape[-1] or not q.dim() == k.dim() == v.dim():
         return False
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype) or not q.dtype == k.dtype == v.dtype:
+        return False
+    if mask is not None and not _mask_fits(mask, q, k, v):
         return False
     if q.dim() < 3:
         return True
@@ -50,18 +63,33 @@ def _shapes_fit(q, k, v, mask, enable_gqa):
     return heads == 1 or q.shape[-3] == heads or enable_gqa and q.shape[-3] % heads == 0
 
 
-def _record_host(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa):
-    """The decision on a call whose gradient or dropout is the host's. Preferences that forbid it are heard here."""
+def _hosts_own(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa):
+    """The report of a call with a gradient or dropout, which is the host's unless a package's row was chosen; None for
+    one that is being traced. Preferences that forbid it are heard here; a call that they do not forbid has passed the
+    host's own checks, and must run."""
     if type(q) is not torch.Tensor and not isinstance(q, torch.nn.Parameter) or torch._C._len_torch_dispatch_stack():
-        return                          # being traced
+        return None
     from . import torch as binding
-    request = binding._request(False, q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    call = _call.prepare(request.tensors, request.options, request.names)
-    context, names = binding.context, request.names
-    if _policy._scope.get() is not None:
-        _call.decide(context, call, names)
-    _report.set_last(lambda: _call.explain(context, call, names)[1])
-    _rapt.ctx_enter(context.handle, context.row_index("torch.math"))
+    context, options, known = binding.context, {"scale": scale, "enable_gqa": enable_gqa}, None
+    if torch._C._get_tracing_state() is None:
+        known = binding._key(q, k, v, mask, dropout_p, is_causal, options)
+    report, age = context.seen.get((_hosts_own, known), (None, None))
+    if known is not None and age == _rapt.ctx_age(context.handle):
+        return report
+    request = binding._request(False, q, k, v, mask, dropout_p, is_causal, **options)
+    age = _rapt.ctx_age(context.handle)
+    status, report, request = binding._decided(context, request, False)
+    if report.status == "REFUSED" and _BANS.intersection(report.codes("torch.math")):
+        set_last(report)
+        raise _call.failed(status, report, request.names)
+    if known is not None:
+        context.keep((_hosts_own, known), (report, age))
+    return report
+
+
+def _has_run(report):
+    if report is not None:
+        set_last(report if report.row is None else report.entered())
 
 
 def _math(key):
@@ -73,12 +101,18 @@ def _math(key):
 
         q, k, v = query, key_, value
         if _unservable(q, k, v, attn_mask, dropout_mask) or \
-                not _shapes_fit(q, k, v, attn_mask, enable_gqa):
+                not _shapes_fit(q, k, v, attn_mask, is_causal, enable_gqa):
             return host()
         wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, attn_mask))
         if wanted or dropout_p:
-            _record_host(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            return host()
+            report = _hosts_own(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            if report is not None and report.row is not None and not report.row.startswith("torch."):
+                from . import torch as binding
+                out = binding.sdpa(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+                return out.contiguous(), q.new_empty(0)
+            result = host()
+            _has_run(report)
+            return result
         boolean = attn_mask is not None and attn_mask.dtype == torch.bool
         try:
             o = _ops.Operands(q, k, v, *((attn_mask, None) if boolean else (None, attn_mask)))
@@ -119,8 +153,22 @@ def _free():
                 raise RuntimeError(f"rapt.torch.install: another library holds aten::{name} at {key}; remove it first")
 
 
+_OVERLOADS = (_ops.FLASH, _ops.MATH)
+
+
+def _known_to_tracers():
+    """Which kernel a tracer takes for an operator is kept with the operator, and a registration does not clear it."""
+    for overload in _OVERLOADS:
+        if not hasattr(getattr(overload, "_dispatch_cache", None), "clear"):
+            raise RuntimeError("rapt.torch.install: torch._ops.OpOverload._dispatch_cache is not there in PyTorch "
+                               f"{torch.__version__}; compiled calls could go past rapt, so nothing was installed")
+    return [overload._dispatch_cache for overload in _OVERLOADS]
+
+
 def _forget_compiled():
     """What was compiled before holds the operators of then: the next call compiles again."""
+    for known in _known_to_tracers():
+        known.clear()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
 
@@ -136,6 +184,7 @@ def install():
         if _state is not None:
             return Installed(False)
         _free()
+        _known_to_tracers()
         library = torch.library.Library("aten", "IMPL")
         try:
             for key in _KEYS:

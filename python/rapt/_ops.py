@@ -8,7 +8,9 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
 from torch.nn import functional as F
 
 from . import _call, _policy, _rapt
-from ._errors import DTYPE
+from ._errors import DTYPE, refuse
+from ._report import set_last
+from ._torch_request import _bar_own_rows
 
 _ATEN = torch.ops.aten
 FLASH = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
@@ -28,20 +30,34 @@ _SEPARATOR = "\x01"
 
 # ---- Preferences: read when a call runs, so that a compiled graph follows the scopes around its caller ----
 
-def policy_text(require, prefer, forbid, memory_limit):
-    """The preferences of one call as the operators take them."""
+def policy_text(require, prefer, forbid, memory_limit, origin=""):
+    """The preferences of one call as the operators take them. origin: "site NAME" where they are a site's."""
     if require is None and prefer is None and forbid is None and memory_limit is None:
         return ""
     names = [_policy.names_text(value, field) or "" for value, field in
              ((require, "require"), (prefer, "prefer"), (forbid, "forbid"))]
-    return _SEPARATOR.join([*names, "", "" if memory_limit is None else str(memory_limit)])
+    return _SEPARATOR.join([*names, origin, "" if memory_limit is None else str(memory_limit)])
+
+
+def _bar_packages(options):
+    """Rows of packages on a CPU are run by rapt.torch.sdpa with all its arguments, which an operator does not have."""
+    origin = options.get("origin", "call")
+    options["forbid"] = ",".join(filter(None, (options.get("forbid"), "flex,hub.fa2.cpu")))
+    options["origin"] = f"operator and {origin}"
 
 
 def _merge(text):
     """The same with the scopes of this task and thread joined in (D9)."""
-    require, prefer, forbid, _, limit = text.split(_SEPARATOR) if text else [""] * 5
+    require, prefer, forbid, why, limit = text.split(_SEPARATOR) if text else [""] * 5
+    scope = _policy.held()
+    if why.startswith("site ") and scope is not None:           # what a model says gives way to a scope; its bans stay
+        require, prefer = ("" if held else own for own, held in zip((require, prefer), scope))
     options = {}
     _policy.resolve(options, require or None, prefer or None, forbid or None, int(limit) if limit else None)
+    if options.get("require") or options.get("prefer"):
+        _bar_packages(options)
+    if why:
+        options["origin"] = f"{why} and {options['origin']}" if "origin" in options else why
     return _SEPARATOR.join(str(options.get(name, "")) for name in
                            ("require", "prefer", "forbid", "origin", "memory_limit"))
 
@@ -113,13 +129,19 @@ def _fake(*args, **keywords):
     return _fake_out(*a[:3], a[14], a[16])
 
 
+def _new_lse(q):
+    """fp32, fp64 for fp64 q (N8), dense."""
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.empty(q.shape[:-1], dtype=wide, device=q.device)
+
+
 def _fake_lse(*args, **keywords):
     a = _arguments(*args, **keywords)
-    return _fake_out(*a[:3], a[14], a[16]), a[0].new_empty(a[0].shape[:-1], dtype=torch.float32)
+    return _fake_out(*a[:3], a[14], a[16]), _new_lse(a[0])
 
 
 def _fake_host(q, k, v, scale, causal, mask, bias, flags, autocast, row):
-    return _fake_out(q, k, v, flags, autocast), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return _fake_out(q, k, v, flags, autocast), _new_lse(q)
 
 
 torch.library.register_fake("rapt::sdpa", _fake)
@@ -162,13 +184,14 @@ def _host(q, k, v, scale, causal, mask, bias, flags, autocast, row):
     sizes, strides = _layout(q, v.shape[-1], bool(flags & CONTIGUOUS))
     mask = _additive(mask, bias, q.dtype)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        if row == "torch.flash_cpu" or row == "torch.sdpa" and _fits_flash(q, k, v, mask):
+        fused = torch._C._get_flash_sdp_enabled()
+        if row == "torch.flash_cpu" or row == "torch.sdpa" and fused and _fits_flash(q, k, v, mask):
             out, lse = _flash_kernel.call_boxed(_CPU, q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-            lse = lse.to(torch.float32).contiguous()
+            lse = lse.contiguous()
         else:
             out, _ = _math_kernel.call_boxed(_CPU, q, k, v, mask, 0.0, causal, None, scale=scale,
                                              enable_gqa=q.shape[-3] != k.shape[-3])
-            lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+            lse = _new_lse(q)           # nobody reads it: the core gives no call that wants one to this operator
     if list(out.stride()) != list(strides):
         out = torch.empty_strided(sizes, strides, dtype=out.dtype).copy_(out)
     return out, lse
@@ -217,6 +240,10 @@ def _backward(ctx, dout):
     q, k, v, mask, bias = ctx.saved_tensors
     additive = _additive(mask, bias, q.dtype)
     grads = [None] * ctx.n
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        grads[:3] = (torch.zeros_like(t) for t in (q, k, v))
+        grads[6:7] = [torch.zeros_like(bias)] if bias is not None and ctx.needs_input_grad[6] else [None]
+        return tuple(grads[:ctx.n])
     if _fits_flash(q, k, v, additive) and not (ctx.n > 6 and ctx.needs_input_grad[6]):
         out, lse = FLASH(q, k, v, 0.0, ctx.causal, attn_mask=additive, scale=ctx.scale)
         grads[:3] = FLASH_BACKWARD(dout, q, k, v, out, lse, 0.0, ctx.causal, attn_mask=additive, scale=ctx.scale)
@@ -304,20 +331,54 @@ class Operands:
 
 # ---- The front under torch.compile and torch.export ----
 
+def _whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _ill_formed(dropout_p, is_causal, k):
+    """Values that the eager front refuses, in its own words (E6). k: the keywords."""
+    window, limit = k["window"], k["memory_limit"]
+    return not (
+        isinstance(is_causal, bool) and isinstance(k["enable_gqa"], bool) and _number(dropout_p)
+        and all(k[name] is None or isinstance(k[name], bool) for name in ("return_lse", "strict", "mixed_kv"))
+        and (k["scale"] is None or _number(k["scale"])) and (limit is None or _whole(limit) and limit >= 0)
+        and (window is None or isinstance(window, (tuple, list)) and len(window) == 2 and all(map(_whole, window)))
+        and (k["causal"] is None or isinstance(k["causal"], (bool, str)))
+        and (k["align"] is None or isinstance(k["align"], str))
+        and (k["q_offset"] is None or _whole(k["q_offset"]) or isinstance(k["q_offset"], torch.Tensor))
+        and (k["determinism"] is None or k["determinism"] in _call.DETERMINISM)
+        and k["autocast"] in (None, False, "off", "auto", "fp16", "bf16", "fp32"))
+
+
+_UNSERVED = frozenset("softcap sinks slopes dropout seed offset cu_q cu_k verify".split())     # None: not given
+
+
 def _leaves(query, attn_mask, mask, bias, other):
     """What the operators do not take; such a call leaves the graph."""
+    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return True                     # a derivative that is taken there is not seen here
+    if not torch._C._get_flash_sdp_enabled():
+        return True                     # no graph is guarded by sdpa_kernel, which may end before the graph does
     if query.device.type != "cpu" or query.dim() < 2 or query.shape[-1] == 0 or forward_ad._current_level >= 0:
         return True
     if attn_mask is not None and (type(attn_mask).__name__ == "CausalBias" or
                                   not (attn_mask.dtype == torch.bool or attn_mask.is_floating_point())):
         return True
     twice = attn_mask is not None and (bias if attn_mask.is_floating_point() else mask) is not None
-    return twice or any(value is not None and value is not False for value in other.values())
+    return twice or any(name not in _UNSERVED or value is not None and value is not False
+                        for name, value in other.items())
 
 
 @torch._disable_dynamo
 def _eager(*args, **keywords):
     from . import torch as binding
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise refuse("query", "under a function transform of torch.func, with options that the operators do not take",
+                     "leave them out, or call outside the transform")
     return binding.sdpa(*args, **keywords)
 
 
@@ -337,7 +398,7 @@ def _position(is_causal, causal, align, q_offset):
         return (on, _call.OFFSET_ARRAY, 0, q_offset) if array else (on, _call.OFFSET, q_offset, None)
     if corner is None:
         return on, 0, 0, None
-    if corner.startswith("off:"):
+    if corner.startswith("off:") and corner[4:].removeprefix("-").isdecimal():
         return on, _call.OFFSET, int(corner[4:]), None
     return (on, _call.CORNERS[corner], 0, None) if corner in _call.CORNERS else None
 
@@ -351,16 +412,42 @@ def _autocast_dtype(autocast):
     return torch.bfloat16 if autocast == "auto" else _OF_CODE.get(DTYPE.get(autocast))
 
 
+def _one_mask(query, key, mask, bias, on, alignment, number, left, right, limit):
+    """(mask, bias, causal, alignment, number, left, right) with all of them said as one mask where the host's operator,
+    which runs what wants a gradient, does not take them apart; what _torch_host.joined does for eager calls."""
+    given = mask, bias, on, alignment, number, left, right
+    sq, skv = query.shape[-2], key.shape[-2]
+    positional = on or left >= 0 or right >= 0
+    plain = alignment in (0, _call.CORNERS["tl"]) and not (left >= 0 or right >= 0)
+    if not (positional and not (plain and mask is None and bias is None)) and (mask is None or bias is None):
+        return given
+    if positional and alignment == 0 and guard_or_true(sq != skv):
+        return given                    # the corner was not said: the core's to refuse
+    if positional:
+        off = {_call.OFFSET: number, _call.CORNERS["br"]: skv - sq}.get(alignment, 0)
+        distance = torch.arange(skv, device=query.device) - (torch.arange(sq, device=query.device)[:, None] + off)
+        seen = [distance <= 0] * bool(on) + [distance >= -left] * (left >= 0) + [distance <= right] * (right >= 0)
+        for one in seen:
+            mask = one if mask is None else mask & one
+    if bias is not None:
+        mask, bias = None, bias.masked_fill(~mask, float("-inf"))
+    one = mask if bias is None else bias
+    if guard_or_false(one.numel() * one.dtype.itemsize > (256 << 20 if limit is None else limit)):
+        return given                    # D17: more than the call may use
+    return mask, bias, False, 0, 0, -1, -1
+
+
 def compiled_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False,
                   mask=None, bias=None, causal=None, align=None, window=None, q_len=None, kv_len=None, q_offset=None,
                   return_lse=False, determinism=None, strict=False, mixed_kv=False, memory_limit=None, require=None,
-                  prefer=None, forbid=None, autocast=None, **other):
+                  prefer=None, forbid=None, autocast=None, _origin="", **other):
     """rapt.torch.sdpa as torch.compile and torch.export see it: one operator, no break."""
     keywords = dict(scale=scale, enable_gqa=enable_gqa, mask=mask, bias=bias, causal=causal, align=align,
                     window=window, q_len=q_len, kv_len=kv_len, q_offset=q_offset, return_lse=return_lse,
                     determinism=determinism, strict=strict, mixed_kv=mixed_kv, memory_limit=memory_limit,
                     require=require, prefer=prefer, forbid=forbid, autocast=autocast, **other)
-    position = _position(is_causal, causal, align, q_offset)
+    wrong = _ill_formed(dropout_p, is_causal, keywords)
+    position = None if wrong else _position(is_causal, causal, align, q_offset)
     if position is None or _leaves(query, attn_mask, mask, bias, other):
         return _eager(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
     served = bias is mask is window is q_len is kv_len is None and position[1] in (0, 1) and not (return_lse or strict)
@@ -383,15 +470,68 @@ def compiled_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     if graph and dtype is not None:
         query, key, value = (saturated(t, dtype, False) for t in (query, key, value))
         bias, dtype = saturated(bias, dtype, True), None
+    if graph and q_len is kv_len is array is None:
+        mask, bias, on, alignment, number, left, right = _one_mask(query, key, mask, bias, on, alignment, number, left,
+                                                                   right, memory_limit)
     o = Operands(query, key, value, mask, bias)
     for need, bit in zip(needs, (GRAD_Q, GRAD_K, GRAD_V, GRAD_BIAS)):
         flags |= bit if need else 0
     args = (o.q, o.k, o.v, None if scale is None else float(scale), on, o.mask, o.bias, alignment, number, left, right,
             q_len, kv_len, array, flags, _call.DETERMINISM[determinism] if determinism is not None else 0,
-            0 if dtype is None else _CODES[dtype], policy_text(require, prefer, forbid, memory_limit))
+            0 if dtype is None else _CODES[dtype], policy_text(require, prefer, forbid, memory_limit, _origin))
     if not return_lse:
         return o.unfold(sdpa_ag_op(*args) if graph else sdpa_op(*args))
     if graph:
         return _eager(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
     out, lse = sdpa_lse_op(*args)
     return o.unfold(out), o.unfold(lse)
+
+
+# ---- The front under the transforms of torch.func ----
+
+def _differentiated(tensor):
+    """Whether autograd knows a tensor or what it wraps: a mapped tensor does not say so of itself."""
+    while tensor is not None and not tensor.requires_grad:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor is not None
+
+
+def _only_vmap(tensors):
+    """Whether nobody wants a derivative: then the operators' own rule folds the mapped axes into the batch."""
+    vmap = torch._C._functorch.TransformType.Vmap
+    if any(level.key() != vmap for level in torch._C._functorch.get_interpreter_stack()):
+        return False
+    return not (torch.is_grad_enabled() and any(map(_differentiated, tensors)))
+
+
+def transformed_sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **keywords):
+    """rapt.torch.sdpa under vmap, grad and the other transforms: decided from the shapes of one sample. Where only vmap
+    is active our rows may run; a derivative is the host's, whose operators compose with every transform."""
+    from . import torch as binding
+    r = binding._request(False, query, key, value, attn_mask, dropout_p, is_causal, **keywords)
+    if not _only_vmap((query, key, value, r.bias)) or dropout_p:
+        if r.options.get("want_lse"):
+            raise refuse("return_lse", "True under a function transform that takes derivatives",
+                         "call it under vmap alone, or without return_lse", "GRAD")
+        _bar_own_rows(r.options, "function transform")
+    status, report, one = binding._decided(binding.context, r, False)
+    if status:
+        set_last(report)
+        raise _call.failed(status, report, r.names, binding._mixed(r))
+    if report.row.startswith("torch."):
+        return _on_host_transformed(binding, r, one, report)
+    return compiled_sdpa(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
+
+
+def _on_host_transformed(binding, r, one, report):
+    """one: the request that was decided, r itself or r with one mask, which so far has a shape only."""
+    mask, bias = r.mask, r.bias
+    if one is not r:
+        option = r.options.get
+        mask, bias, *_ = _one_mask(r.query, r.key, mask, bias, bool(option("causal")), option("alignment", 0),
+                                   option("q_offset", 0), option("window_left", -1), option("window_right", -1),
+                                   report.json["policy"]["memory_limit"])
+    call = binding.HostCall(one, report, _rapt.ctx_age(binding.context.handle))
+    return call.run(r.query, r.key, r.value, mask, bias)

@@ -304,6 +304,7 @@ static PyObject *ask(PyObject *const *args, Py_ssize_t n, int run)
   Py_BEGIN_ALLOW_THREADS
   st = run ? rapt_attention(c, &k->p, &k->b, &report) : rapt_explain(c, &k->p, &report);
   Py_END_ALLOW_THREADS
+  log_tell();
   return answer(st, report, args[0]);
 }
 
@@ -332,7 +333,15 @@ static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t n)
   Py_BEGIN_ALLOW_THREADS
   st = rapt_attention(c, &k->p, &b, NULL);
   Py_END_ALLOW_THREADS
+  log_tell();
   return PyLong_FromLong((long)st);
+}
+
+const rapt_problem *call_problem(PyObject *object, unsigned *generation)
+{
+  call *k = PyCapsule_GetPointer(object, CALL_NAME);
+  if (k) *generation = k->generation;
+  return k ? &k->p : NULL;
 }
 
 static PyObject *problem_text(PyObject *module, PyObject *const *args, Py_ssize_t n)
@@ -445,8 +454,12 @@ static PyMethodDef methods[] = {
   FAST(ctx_facts, "ctx_facts(ctx) -> str"),
   FAST(ctx_enter, "ctx_enter(ctx, row)"),
   FAST(ctx_age, "ctx_age(ctx) -> int"),
+  FAST(ctx_explain, "ctx_explain(ctx, problem) -> (status, report)"),
   FAST(ctx_line, "ctx_line(ctx, family, dtypes, devices) -> (text, undecided)"),
   FAST(ctx_register, "ctx_register(ctx, name, rows, run, facts, place)"),
+  FAST(ctx_pool_add, "ctx_pool_add(ctx)"),
+  FAST(ctx_pool, "ctx_pool(ctx, name) -> name"),
+  FAST(log_to, "log_to(receiver, open_sink)"),
   FAST(report_format, "report_format(report, form, names) -> str"),
   FAST(report_decision, "report_decision(report) -> tuple"),
   FAST(report_entered, "report_entered(report) -> status"),
@@ -458,6 +471,10 @@ static PyMethodDef methods[] = {
   FAST(ops_scope, "ops_scope(change)"),
   FAST(ops_report, "ops_report() -> (status, report) or None"),
   FAST(ops_forget, "ops_forget()"),
+  FAST(known_learn, "known_learn(inference, tensor, address, keys)"),
+  FAST(known_begin, "known_begin(tensor, parameter, forward_ad, flash, modes, set_last, broken)"),
+  FAST(known_keep, "known_keep(ctx, call, report)"),
+  FAST(known_call, "known_call(ctx, query, key, value, attn_mask, dropout_p, is_causal, keywords) -> tensor or None"),
   {NULL, NULL, 0, NULL},
 };
 

@@ -42,12 +42,29 @@ extern const slot slots[N_SLOTS];
 
 /* The handle behind a context capsule: args[0] of n arguments, checked against `want`. */
 rapt_ctx *as_ctx(PyObject *const *args, Py_ssize_t n, Py_ssize_t want);
+typedef struct context context;         /* what a context capsule holds: lives as long as the capsule */
+context *as_context(PyObject *const *args, Py_ssize_t n, Py_ssize_t want);
+rapt_ctx *ctx_current(const context *c);        /* the one whose pool is in use */
 unsigned ctx_generation(PyObject *ctx);         /* how often rows have been registered */
+/* The problem of a call of Python's, and the generation of the context that ran it last. */
+const rapt_problem *call_problem(PyObject *call, unsigned *generation);
 PyObject *ctx_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_rows(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_facts(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_enter(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_age(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_explain(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_line(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *ctx_register(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_pool_add(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *ctx_pool(PyObject *module, PyObject *const *args, Py_ssize_t n);
+
+/* parallel_for of rapt_ctx_opts on PyTorch's threads; rapt.torch has been imported. */
+void torch_parallel(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg);
+
+/* A context's log: the hook, and what RAPT_LOG says. RAPT_INTERNAL: an exception is set. */
+rapt_status log_options(rapt_ctx_opts *opts, rapt_reason *why);
+void log_line(void *sink, int kind, const char *text);
+void log_tell(void);                    /* with the interpreter's lock: hands on the lines that wait */
+PyObject *log_to(PyObject *module, PyObject *const *args, Py_ssize_t n);
 #endif

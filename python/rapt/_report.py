@@ -134,7 +134,7 @@ def last_report():
     """The report of the last rapt call of this task and thread; None before the first."""
     pending = _rapt.ops_report()        # of an operator of the PyTorch binding
     if pending is not None and pending[1] is not None:
-        set_last(Report(pending[1]))
+        set_last(Report(pending[1], notes=filter(None, pending[2:])))
     last = _last.get()
     if callable(last):                  # a report that is made when it is asked for
         last = last()

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <unistd.h>
 
 torch_api torch;
+static pid_t home;                      /* the process that imported rapt.torch */
 
 /* ---- The shim ---- */
 
@@ -20,24 +22,31 @@ static const struct { const char *name; size_t at; } symbols[] = {
   S(aoti_torch_empty_strided), S(aoti_torch_delete_tensor_object), S(torch_delete_stable_ivalue),
   S(torch_new_string_handle), S(torch_string_c_str), S(torch_delete_string), S(torch_call_dispatcher),
   S(torch_exception_get_what_without_backtrace), S(aoti_torch_check), S(aoti_torch_grad_mode_is_enabled),
-  S(aoti_torch_device_type_cpu), S(aoti_torch_dtype_float16), S(aoti_torch_dtype_bfloat16),
+  S(torch_parallel_for), S(aoti_torch_device_type_cpu), S(aoti_torch_dtype_float16), S(aoti_torch_dtype_bfloat16),
   S(aoti_torch_dtype_float32), S(aoti_torch_dtype_float64), S(aoti_torch_dtype_bool), S(aoti_torch_dtype_int32),
   S(aoti_torch_dtype_int64), S(aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu),
 };
 #define REQUIRES_GRAD "_ZNK3c1010TensorImpl13requires_gradEv"
+#define CONTEXT "_ZN2at13globalContextEv"
+#define FLASH_ENABLED "_ZNK2at7Context19userEnabledFlashSDPEv"
+#define WRAP "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 
 /* torch's own Python module loads its libraries for itself alone, so the process's symbols do not show them; the name
  * of a loaded library does. */
-static bool find(const char *library, const char *name, size_t at)
+void *torch_symbol(const char *library, const char *name)
 {
   void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD), *symbol = loaded ? dlsym(loaded, name) : NULL;
-  if (!symbol) {
+  if (!symbol)
     PyErr_Format(PyExc_ImportError, "rapt.torch needs %s of %s, which %s", name, library,
                  loaded ? "this version of PyTorch does not have" : "is not loaded");
-    return false;
-  }
-  memcpy((char *)&torch + at, &symbol, sizeof symbol);
-  return true;
+  return symbol;
+}
+
+static bool find(const char *library, const char *name, size_t at)
+{
+  void *symbol = torch_symbol(library, name);
+  if (symbol) memcpy((char *)&torch + at, &symbol, sizeof symbol);
+  return symbol != NULL;
 }
 
 static int32_t dtypes[RAPT_FP8E5M2 + 1];        /* the host's numbers, by the core's */
@@ -47,6 +56,9 @@ bool torch_api_load(void)
   for (size_t i = 0; i < COUNT(symbols); i++)
     if (!find("libtorch_cpu.so", symbols[i].name, symbols[i].at)) return false;
   if (!find("libc10.so", REQUIRES_GRAD, offsetof(torch_api, requires_grad))) return false;
+  if (!find("libtorch_cpu.so", CONTEXT, offsetof(torch_api, global_context))) return false;
+  if (!find("libtorch_cpu.so", FLASH_ENABLED, offsetof(torch_api, flash_enabled))) return false;
+  if (!find("libtorch_python.so", WRAP, offsetof(torch_api, wrap))) return false;
   for (size_t i = 0; i < COUNT(dtypes); i++) dtypes[i] = -1;
   dtypes[RAPT_FP16] = torch.aoti_torch_dtype_float16();
   dtypes[RAPT_BF16] = torch.aoti_torch_dtype_bfloat16();
@@ -55,6 +67,7 @@ bool torch_api_load(void)
   dtypes[RAPT_BOOL] = torch.aoti_torch_dtype_bool();
   dtypes[RAPT_INT32] = torch.aoti_torch_dtype_int32();
   dtypes[RAPT_INT64] = torch.aoti_torch_dtype_int64();
+  home = getpid();
   return true;
 }
 
@@ -98,20 +111,20 @@ void torch_raise(const char *text) { torch.aoti_torch_check(0, __func__, __FILE_
 /* ---- The context and the scopes, which live in Python ---- */
 
 static PyObject *make_context, *merge_policy;   /* () -> ctx; (text of the call) -> text with the scopes' */
-static _Atomic(rapt_ctx *) context;
+static _Atomic(context *) known;
 static atomic_int scopes;                       /* scopes of preference that are open somewhere in the process */
 
 rapt_ctx *torch_ctx(void)
 {
-  rapt_ctx *ctx = atomic_load_explicit(&context, memory_order_acquire);
-  if (ctx) return ctx;
+  context *c = atomic_load_explicit(&known, memory_order_acquire);
+  if (c) return ctx_current(c);
   PyGILState_STATE gil = PyGILState_Ensure();
   PyObject *capsule = PyObject_CallNoArgs(make_context);        /* one of the binding's, which lives as long as it */
-  ctx = capsule ? as_ctx(&capsule, 1, 1) : NULL;
-  if (!ctx) PyErr_WriteUnraisable(make_context);
-  atomic_store_explicit(&context, ctx, memory_order_release);
+  c = capsule ? as_context(&capsule, 1, 1) : NULL;
+  if (!c) PyErr_WriteUnraisable(make_context);
+  atomic_store_explicit(&known, c, memory_order_release);
   PyGILState_Release(gil);
-  return ctx;
+  return c ? ctx_current(c) : NULL;
 }
 
 /* Preferences as texts that never die: problems that are remembered point to them. There are as many as a program has
@@ -166,12 +179,45 @@ static const preference *preference_in_scope(const char *text)
   return p;
 }
 
-bool torch_policy(rapt_problem *p, const char *policy)
+bool torch_scoped(void) { return atomic_load_explicit(&scopes, memory_order_relaxed) > 0; }
+
+/* The same preferences and a ban on our own rows, which adds to the others (D9). */
+static bool with_ban(const char *policy, const char *why, char *text, size_t n)
 {
-  bool scoped = atomic_load_explicit(&scopes, memory_order_relaxed) > 0;
-  if (!*policy && !scoped) return true;
-  const preference *found = scoped ? preference_in_scope(policy) : preference_of(policy);
+  const char *part[5];
+  int bytes[5];
+  for (int i = 0; i < 5; i++) {
+    part[i] = policy;
+    bytes[i] = (int)strcspn(policy, "\1");
+    policy += bytes[i] + (policy[bytes[i]] != 0);
+  }
+  int all = snprintf(text, n, "%.*s\1%.*s\1%.*s%scpu,ref\1%s\1%.*s", bytes[0], part[0], bytes[1], part[1], bytes[2],
+                     part[2], bytes[2] ? "," : "", why, bytes[4], part[4]);
+  return all > 0 && (size_t)all < n;
+}
+
+/* Of a call's preferences and the scopes' and a ban; NULL: they could not be read. */
+static const preference *preference_found(const char *policy, const char *barred)
+{
+  char text[2048];
+  if (barred) {
+    if (!with_ban(policy, barred, text, sizeof text)) return NULL;
+    policy = text;
+  }
+  return torch_scoped() ? preference_in_scope(policy) : preference_of(policy);
+}
+
+bool torch_policy(rapt_problem *p, const char *policy, const char *barred)
+{
+  static _Thread_local struct { const char *barred; const preference *found; } last_ban;
+  bool alone = !*policy && !torch_scoped();
+  if (alone && !barred) return true;
+  const preference *found = alone && last_ban.barred == barred ? last_ban.found : preference_found(policy, barred);
   if (!found) return false;
+  if (alone) {
+    last_ban.barred = barred;
+    last_ban.found = found;
+  }
   p->require = found->part[0];
   p->prefer = found->part[1];
   p->forbid = found->part[2];
@@ -198,21 +244,52 @@ void torch_python(PyObject *make, PyObject *merge)
   merge_policy = Py_NewRef(merge);
 }
 
+/* ---- PyTorch's threads ---- */
+
+typedef struct shared {
+  void (*task)(void *arg, uint32_t i);
+  void *arg;
+  uint32_t n;
+  _Atomic uint32_t next;
+} shared;
+
+/* The range only says how many threads may come; which task is whose, the counter says. */
+static void take_tasks(int64_t begin, int64_t end, void *arg)
+{
+  (void)begin, (void)end;
+  shared *s = arg;
+  for (uint32_t i; (i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->n;) s->task(s->arg, i);
+}
+
+/* In a forked child PyTorch's threads are gone and its pool waits for them for ever, so the caller does the work; and it
+ * does what is left where PyTorch refused. */
+void torch_parallel(void *self, uint32_t n, void (*task)(void *arg, uint32_t i), void *arg)
+{
+  (void)self;
+  shared s = {task, arg, n, 0};
+  if (getpid() == home) (void)torch.torch_parallel_for(0, n, 1, take_tasks, &s);
+  take_tasks(0, n, &s);
+}
+
 /* ---- Reports, made when somebody asks ---- */
 
 static _Thread_local rapt_problem last;
 static _Thread_local bool last_known, last_ran;
+static _Thread_local const char *last_note;
 
 void torch_remember(const rapt_problem *p)
 {
   last = *p;
   last_known = true;
   last_ran = false;
+  last_note = NULL;
 }
 
 void torch_ran(void) { last_ran = true; }
 
-/* ops_report() -> (status, report) of the last call of an operator in this thread, once; else None. */
+void torch_note(const char *note) { last_note = note; }
+
+/* ops_report() -> (status, report, note or None) of the last call of an operator in this thread, once; else None. */
 PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module, (void)args, (void)n;
@@ -227,7 +304,9 @@ PyObject *ops_report(PyObject *module, PyObject *const *args, Py_ssize_t n)
   rapt_report *report = NULL;
   rapt_status st = rapt_explain(ctx, &last, &report);
   if (st == RAPT_OK && last_ran) rapt_report_ran(report);       /* R3 */
-  PyObject *result = answer(st, report, capsule);
+  PyObject *told = answer(st, report, capsule), *result = NULL;
+  if (told) result = Py_BuildValue("(OOz)", PyTuple_GetItem(told, 0), PyTuple_GetItem(told, 1), last_note);
+  Py_XDECREF(told);
   Py_DECREF(capsule);
   return result;
 }
@@ -255,6 +334,19 @@ static int32_t row_index(rapt_ctx *ctx, const char *id)
   return -1;
 }
 
+static bool banned(rapt_ctx *ctx, const rapt_report *report)
+{
+  rapt_reason why = RAPT_REASON_INIT;
+  rapt_row_info info = RAPT_ROW_INFO_INIT;
+  for (uint32_t i = 0; i < rapt_report_count(report); i++) {
+    if (rapt_row_get(ctx, i, &info) != RAPT_OK || !(info.classes & RAPT_CLASS_HOST)) continue;
+    for (uint32_t j = 0; rapt_report_reason(report, i, j, &why) == RAPT_OK; j++)
+      if (why.code == RAPT_CODE_FORBIDDEN || why.code == RAPT_CODE_NOT_REQUIRED || why.code == RAPT_CODE_MEMORY)
+        return true;
+  }
+  return false;
+}
+
 static void decide(rapt_ctx *ctx, const rapt_problem *p, verdict *v)
 {
   rapt_report *report = NULL;
@@ -266,6 +358,7 @@ static void decide(rapt_ctx *ctx, const rapt_problem *p, verdict *v)
     snprintf(v->id, sizeof v->id, "%s", d.row);
     if (d.classes & RAPT_CLASS_HOST) v->row = row_index(ctx, d.row);
   }
+  v->banned = v->status == RAPT_REFUSED && banned(ctx, report);
   rapt_report_destroy(report);
 }
 

@@ -42,13 +42,15 @@ static const void *address(tensor_handle t)
   return p;
 }
 
-typedef struct job {
-  rapt_problem p;
-  rapt_buffers b;
-  rapt_reason why;                      /* of a fault met while the problem was put together */
-} job;
+void torch_begin(job *j)
+{
+  memset(j, 0, sizeof *j);
+  j->p.struct_size = (uint32_t)sizeof j->p;
+  j->b.struct_size = (uint32_t)sizeof j->b;
+  j->why.struct_size = (uint32_t)sizeof j->why;
+}
 
-static rapt_status operands(job *j, tensor_handle q, tensor_handle k, tensor_handle v)
+rapt_status torch_operands(job *j, tensor_handle q, tensor_handle k, tensor_handle v)
 {
   rapt_tensor t[3];
   torch_describe(q, &t[0]);
@@ -60,7 +62,7 @@ static rapt_status operands(job *j, tensor_handle q, tensor_handle k, tensor_han
   return rapt_problem_set_qkv(&j->p, &t[0], &t[1], &t[2], &j->why);
 }
 
-static rapt_status planes(job *j, tensor_handle mask, tensor_handle bias)
+rapt_status torch_planes(job *j, tensor_handle mask, tensor_handle bias)
 {
   rapt_tensor t;
   rapt_status st = RAPT_OK;
@@ -122,24 +124,28 @@ static void options(job *j, const slot_value *stack)
   p->autocast_device = RAPT_CPU;
 }
 
+/* Inside sdpa_kernel without FLASH_ATTENTION the host's operator alone may run. */
+static const char sdpa_kernel[] = "sdpa_kernel";
+static bool fused_allowed(void) { return torch.flash_enabled(torch.global_context()); }
+
 static rapt_status read_arguments(job *j, const slot_value *stack, bool want_lse)
 {
   const char *policy = "";
-  rapt_status st = operands(j, tensor_at(stack, Q), tensor_at(stack, K), tensor_at(stack, V));
-  if (st == RAPT_OK) st = planes(j, tensor_at(stack, MASK), tensor_at(stack, BIAS));
+  rapt_status st = torch_operands(j, tensor_at(stack, Q), tensor_at(stack, K), tensor_at(stack, V));
+  if (st == RAPT_OK) st = torch_planes(j, tensor_at(stack, MASK), tensor_at(stack, BIAS));
   options(j, stack);
   if (want_lse) j->p.flags |= RAPT_WANT_LSE;
   if (st == RAPT_OK) st = lengths(j, tensor_at(stack, Q_LEN), RAPT_FIELD_Q_LEN, &j->p.q_len, &j->b.q_len);
   if (st == RAPT_OK) st = lengths(j, tensor_at(stack, KV_LEN), RAPT_FIELD_KV_LEN, &j->p.kv_len, &j->b.kv_len);
   if (st == RAPT_OK) st = lengths(j, tensor_at(stack, OFFSETS), RAPT_FIELD_Q_OFFSET, NULL, &j->b.q_offset);
   if (stack[POLICY]) torch.torch_string_c_str((void *)(uintptr_t)stack[POLICY], &policy);
-  if (st == RAPT_OK && !torch_policy(&j->p, policy)) st = RAPT_INTERNAL;
+  if (st == RAPT_OK && !torch_policy(&j->p, policy, fused_allowed() ? NULL : sdpa_kernel)) st = RAPT_INTERNAL;
   return st;
 }
 
 /* ---- Results ---- */
 
-static tensor_handle allocate(int rank, const int64_t *size, const int64_t *stride, int32_t dtype, void **data)
+tensor_handle torch_allocate(int rank, const int64_t *size, const int64_t *stride, int32_t dtype, void **data)
 {
   tensor_handle t = NULL;
   torch.aoti_torch_empty_strided(rank, size, stride, torch_dtype(dtype), torch.aoti_torch_device_type_cpu(), 0, &t);
@@ -149,8 +155,9 @@ static tensor_handle allocate(int rank, const int64_t *size, const int64_t *stri
 
 /* Strides of out, dense in the order of its axes or in that of q's (H2): an axis of one element, or without a stride,
  * counts as wide as the widest after it. This is the core's rule; _ops.py has it for traced sizes. */
-static void dense(const rapt_problem *p, bool contiguous, int64_t stride[4])
+void torch_dense(rapt_problem *p, bool contiguous)
 {
+  int64_t *stride = p->out.stride;
   const int64_t size[4] = {p->B, p->Hq, p->Sq, p->Dv}, q_size[4] = {p->B, p->Hq, p->Sq, p->D};
   int perm[4] = {0, 1, 2, 3};
   int64_t weight[4], widest = 1, run = 1;
@@ -167,6 +174,7 @@ static void dense(const rapt_problem *p, bool contiguous, int64_t stride[4])
     stride[perm[i]] = run;
     run *= size[perm[i]] > 1 ? size[perm[i]] : 1;
   }
+  p->has |= RAPT_HAS_OUT_STRIDES;
 }
 
 /* skip: 1 for operands without a batch axis. */
@@ -177,9 +185,8 @@ static rapt_status output_out(job *j, int skip, bool contiguous, tensor_handle *
   rapt_tensor want = {.dtype = p->q.dtype};
   rapt_status st = p->has & RAPT_HAS_AUTOCAST ? rapt_problem_output(p, RAPT_FIELD_OUT, &want, &j->why) : RAPT_OK;
   if (st) return st;
-  dense(p, contiguous, p->out.stride);
-  p->has |= RAPT_HAS_OUT_STRIDES;
-  *t = allocate(4 - skip, size + skip, p->out.stride + skip, want.dtype, &j->b.out);
+  torch_dense(p, contiguous);
+  *t = torch_allocate(4 - skip, size + skip, p->out.stride + skip, want.dtype, &j->b.out);
   return *t ? RAPT_OK : RAPT_NOMEM;
 }
 
@@ -190,7 +197,8 @@ static rapt_status output_lse(job *j, int skip, tensor_handle *t)
   int64_t at[3] = {(p->Hq > 1 ? p->Hq : 1) * (p->Sq > 1 ? p->Sq : 1), p->Sq > 1 ? p->Sq : 1, 1};
   memcpy(p->lse.stride, at, sizeof at);
   p->has |= RAPT_HAS_LSE_STRIDES;
-  *t = allocate(3 - skip, size + skip, at + skip, RAPT_FP32, &j->b.lse);
+  int32_t dtype = p->q.dtype == RAPT_FP64 ? RAPT_FP64 : RAPT_FP32;      /* N8 */
+  *t = torch_allocate(3 - skip, size + skip, at + skip, dtype, &j->b.lse);
   return *t ? RAPT_OK : RAPT_NOMEM;
 }
 
@@ -217,6 +225,15 @@ static bool run_host(slot_value *stack, const char *row, slot_value result[2], c
 static void drop(tensor_handle t)
 {
   if (t) torch.aoti_torch_delete_tensor_object(t);
+}
+
+/* A row that failed while it ran: its outputs are not to be used, and nothing else may run in its place (D13). */
+static bool broken(rapt_status st, char *text)
+{
+  if (st != RAPT_NOMEM && st != RAPT_DEVICE_ERROR && st != RAPT_INTERNAL) return false;
+  const char *name = rapt_status_name((int32_t)st);
+  snprintf(text, ABOUT, "%s: the chosen row failed while it ran; nothing else was tried", name);
+  return true;
 }
 
 /* After a call that no row of ours has run: the host's operator, or the words of the refusal. */
@@ -262,17 +279,14 @@ static bool run_own(rapt_ctx *ctx, job *j, slot_value *stack, bool want_lse, slo
   }
   drop(out);
   drop(lse);
-  return otherwise(ctx, j, stack, result, text);
+  return !broken(st, text) && otherwise(ctx, j, stack, result, text);
 }
 
 static void sdpa(slot_value *stack, bool want_lse)
 {
   char text[ABOUT] = "rapt: no context";
   job j;
-  memset(&j, 0, sizeof j);
-  j.p.struct_size = (uint32_t)sizeof j.p;
-  j.b.struct_size = (uint32_t)sizeof j.b;
-  j.why.struct_size = (uint32_t)sizeof j.why;
+  torch_begin(&j);
   slot_value result[2] = {0, 0};
   rapt_ctx *ctx = torch_ctx();
   bool done = ctx && run_own(ctx, &j, stack, want_lse, result, text);
@@ -328,7 +342,8 @@ static void like(const rapt_tensor *q, int64_t stride[4])
   if (same) memcpy(stride, q->stride, 4 * sizeof *stride);
 }
 
-static bool flash_problem(job *j, const slot_value *stack, bool graph)
+/* barred: why only the host's own operator may run, NULL where ours may. */
+static bool flash_problem(job *j, const slot_value *stack, bool graph, const char *barred)
 {
   rapt_problem *p = &j->p;
   const slot_value *scale = (const slot_value *)(uintptr_t)stack[F_SCALE];
@@ -342,7 +357,7 @@ static bool flash_problem(job *j, const slot_value *stack, bool graph)
     p->alignment = RAPT_TOP_LEFT;
   }
   if (graph) p->flags |= RAPT_GRAD_Q | RAPT_GRAD_K | RAPT_GRAD_V;
-  return torch_policy(p, "");
+  return torch_policy(p, "", barred);
 }
 
 /* The host gives 0 as the log-sum-exp of a row without keys, where the core gives -inf (M14): its backward wants 0. */
@@ -352,23 +367,25 @@ static void host_lse(float *lse, int64_t n)
     if (isinf(lse[i]) && lse[i] < 0) lse[i] = 0;
 }
 
-static bool flash_own(rapt_ctx *ctx, job *j, const rapt_tensor *q, slot_value result[2])
+static rapt_status flash_own(rapt_ctx *ctx, job *j, const rapt_tensor *q, slot_value result[2])
 {
   rapt_problem *p = &j->p;
+  rapt_status st = RAPT_NOMEM;
   int64_t rows[3] = {p->B, p->Hq, p->Sq}, at[3] = {p->Sq * p->Hq, 1, p->Hq};
   p->flags |= RAPT_WANT_LSE;
   p->has |= RAPT_HAS_OUT_STRIDES | RAPT_HAS_LSE_STRIDES;
   like(q, p->out.stride);
   memcpy(p->lse.stride, at, sizeof at);
-  tensor_handle out = allocate(4, q->size, p->out.stride, q->dtype, &j->b.out);
-  tensor_handle lse = out ? allocate(3, rows, at, RAPT_FP32, &j->b.lse) : NULL;
-  if (lse && rapt_attention(ctx, p, &j->b, NULL) == RAPT_OK) {
+  tensor_handle out = torch_allocate(4, q->size, p->out.stride, q->dtype, &j->b.out);
+  tensor_handle lse = out ? torch_allocate(3, rows, at, RAPT_FP32, &j->b.lse) : NULL;
+  if (lse) st = rapt_attention(ctx, p, &j->b, NULL);
+  if (st == RAPT_OK) {
     torch_remember(p);
     torch_ran();
     if (j->b.bias) host_lse(j->b.lse, p->B * p->Hq * p->Sq);
     result[0] = (slot_value)(uintptr_t)out;
     result[1] = (slot_value)(uintptr_t)lse;
-    return true;
+    return st;
   }
   drop(out);
   drop(lse);
@@ -376,17 +393,38 @@ static bool flash_own(rapt_ctx *ctx, job *j, const rapt_tensor *q, slot_value re
   p->has &= ~(RAPT_HAS_OUT_STRIDES | RAPT_HAS_LSE_STRIDES);
   memset(p->out.stride, 0, sizeof p->out.stride);
   memset(p->lse.stride, 0, sizeof p->lse.stride);
+  return st;
+}
+
+/* Which row of the host's is to run. Its operator takes causal beside a bias, for which no row of it stands: the core
+ * is asked about the same call with one mask, and the report says so. true: that was needed. */
+static bool flash_verdict(rapt_ctx *ctx, job *j, verdict *v)
+{
+  torch_verdict(ctx, &j->p, v);
+  if (v->row >= 0 || !j->b.bias || !(j->p.flags & RAPT_CAUSAL)) return false;
+  rapt_problem given = j->p;
+  j->p.flags &= ~RAPT_CAUSAL;
+  j->p.alignment = 0;
+  torch_verdict(ctx, &j->p, v);
+  if (v->row >= 0) return true;
+  j->p = given;
   return false;
 }
 
 /* Whatever arrives has passed the host's own checks and must run (D28), unless the user's preferences forbid it. */
-static bool flash_host(rapt_ctx *ctx, const job *j, const slot_value *stack, slot_value result[2], char *text)
+static bool flash_host(rapt_ctx *ctx, job *j, const slot_value *stack, slot_value result[2], char *text)
 {
   verdict v = {.status = RAPT_OK, .row = -1};
-  if (ctx) torch_verdict(ctx, &j->p, &v);
+  bool joined = ctx && flash_verdict(ctx, j, &v);
   const rapt_problem *p = &j->p;
-  if (v.status == RAPT_REFUSED && (p->require || p->forbid || p->has & RAPT_HAS_MEMORY_LIMIT)) {
+  if (v.status == RAPT_REFUSED && v.banned) {
+    torch_remember(p);
     torch_refusal(ctx, p, text, ABOUT);
+    return false;
+  }
+  if (ctx && v.status == RAPT_OK && v.row < 0) {        /* a provider's, and the host was not chosen */
+    torch_remember(p);
+    snprintf(text, ABOUT, "rapt: no operator is known for row %s", v.id);
     return false;
   }
   double dropout, scale = 0;
@@ -404,6 +442,7 @@ static bool flash_host(rapt_ctx *ctx, const job *j, const slot_value *stack, slo
   }
   if (ctx) {
     torch_remember(p);
+    if (joined) torch_note("causal and attn_mask count as one mask for the host's operator");
     torch_ran();
     torch_host_ran(ctx, &v);
   }
@@ -427,10 +466,7 @@ PyObject *ops_host(PyObject *module, PyObject *const *args, Py_ssize_t n)
 static bool flash_run(const slot_value *stack, slot_value result[2], char *text)
 {
   job j;
-  memset(&j, 0, sizeof j);
-  j.p.struct_size = (uint32_t)sizeof j.p;
-  j.b.struct_size = (uint32_t)sizeof j.b;
-  j.why.struct_size = (uint32_t)sizeof j.why;
+  torch_begin(&j);
   tensor_handle t[3];
   for (int i = 0; i < 3; i++) t[i] = (tensor_handle)(uintptr_t)stack[i];
   const slot_value *held = (const slot_value *)(uintptr_t)stack[F_MASK];
@@ -439,19 +475,21 @@ static bool flash_run(const slot_value *stack, slot_value result[2], char *text)
                (wants_gradient(t[0]) || wants_gradient(t[1]) || wants_gradient(t[2]));
   rapt_ctx *ctx = host_only ? NULL : torch_ctx();
   if (!ctx) return flash_host(NULL, &j, stack, result, text);
-  if (operands(&j, t[0], t[1], t[2]) != RAPT_OK || planes(&j, NULL, bias) != RAPT_OK) {
+  if (torch_operands(&j, t[0], t[1], t[2]) != RAPT_OK || torch_planes(&j, NULL, bias) != RAPT_OK) {
     rapt_reason_format(&j.why, NULL, torch_spelling, text, ABOUT);      /* the host would read past the end */
     return false;
   }
-  if (!flash_problem(&j, stack, graph)) {
+  const char *barred = j.p.q.dtype == RAPT_FP64 ? "install, where fp64 is the host's" : NULL;
+  if (!fused_allowed()) barred = sdpa_kernel;
+  if (!flash_problem(&j, stack, graph, barred)) {
     snprintf(text, ABOUT, "%s", unread);
     return false;
   }
   rapt_tensor q;
   torch_describe(t[0], &q);
-  if (!graph && q.dtype != RAPT_FP64 && j.p.D == j.p.Dv && q.rank == 4 && flash_own(ctx, &j, &q, result))
-    return true;
-  return flash_host(ctx, &j, stack, result, text);
+  rapt_status st = RAPT_REFUSED;
+  if (!graph && !barred && j.p.D == j.p.Dv && q.rank == 4) st = flash_own(ctx, &j, &q, result);
+  return st == RAPT_OK || (!broken(st, text) && flash_host(ctx, &j, stack, result, text));
 }
 
 static void op_flash(slot_value *stack, uint64_t n_in, uint64_t n_out)

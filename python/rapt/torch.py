@@ -7,10 +7,11 @@ autograd graph (D28)."""
 
 import inspect
 import re
+import threading
 
 import torch
 
-from . import _call, _policy, _rapt
+from . import _call, _policy, _rapt, _report
 from ._errors import refuse
 from ._report import set_last
 
@@ -20,21 +21,44 @@ if tuple(int(part) for part in _VERSION.split(".")[:2]) < (2, 13):
 
 from torch.overrides import handle_torch_function, has_torch_function  # noqa: E402  after the version is known
 
-from . import _ops, _torch_request  # noqa: E402
+from . import _ops, _providers, _torch_request  # noqa: E402
 from ._guard import AutocastAttentionGuard  # noqa: E402, F401
 from ._install import install, remove  # noqa: E402, F401
-from ._torch_host import HostCall, joined  # noqa: E402
+from ._site import attention_site  # noqa: E402, F401
+from ._torch_host import HostCall, joined, known  # noqa: E402
 from ._torch_request import OF_CODE, kind_of  # noqa: E402
 
 _C = torch._C
 
 
 def _register(handle):
-    _rapt.ctx_register(handle, "torch", "torch.sdpa", None, {"torch": _VERSION}, None)
+    _rapt.ctx_pool_add(handle)
+    _providers.register(handle, _VERSION)
 
 
 context = _call.Context(_register)
 _policy.contexts.append(context)
+
+
+def use_pool(name):
+    """Whose threads run calls of rapt.torch in this process from now on: "own", rapt's, as at the start, or "torch",
+    PyTorch's, as many as torch.set_num_threads() says. Returns the name that held before.
+
+    The results are the same bit for bit. With "own" the number of threads is that of the cores this process may use, and
+    torch.set_num_threads() has no say. In a child of a fork, "torch" computes on the calling thread alone."""
+    if name not in ("own", "torch"):
+        raise refuse("name", repr(name), '"own" or "torch" is needed')
+    return _rapt.ctx_pool(context.handle, name)
+
+
+def use_kernel(row, module):
+    """Brings a kernel of the `kernels` hub, which rapt never fetches by itself:
+
+        rapt.torch.use_kernel("hub.fa3", kernels.get_kernel("kernels-community/flash-attn3", version=1))
+
+    From then on prefer and require may name the row. ArgumentError: row is no row of a hub kernel, or the module has not
+    the functions that rapt would call."""
+    _providers.use_kernel(context, row, module)
 
 
 # ---- One call, from its arguments to its result ----
@@ -42,7 +66,7 @@ _policy.contexts.append(context)
 _SAID = {torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
 
 
-def _request(address, *arguments, **keywords):
+def _request(address, /, *arguments, **keywords):
     return _torch_request.request(address, None, *arguments, **keywords)
 
 
@@ -72,6 +96,8 @@ def _allocate(r, call, name, field):
 def _decided(where, r, address=True, kind=None):
     """(status, report, request): the call as given, or, where only the host's operator may run and does not take the
     call apart, the same call with one mask."""
+    if r.kind and where is context:
+        _providers.load(where, r.kind)                          # the packages of this kind of device, once
     status, report = _call.explain(where, _call.prepare(r.tensors, r.options, r.names), r.names)
     if status != _call.STATUS["REFUSED"]:
         return status, report, r
@@ -85,23 +111,36 @@ def _decided(where, r, address=True, kind=None):
     return again, said, other
 
 
-def _on_host(r, key):
-    status, report, r = _decided(context, r)
+def _on_host(r, key, decided=None):
+    """A row that the binding runs itself: the host's own operator, or a package's."""
+    status, report, r = decided or _decided(context, r)
     if status:
         set_last(report)
         raise _call.failed(status, report, r.names, _mixed(r))
-    call = HostCall(r, report, _rapt.ctx_age(context.handle))
+    age = _rapt.ctx_age(context.handle)
+    provider = _providers.is_provider(report.row)
+    call = _providers.call(context, r, report, age) if provider else HostCall(r, report, age)
     result = call.run(r.query, r.key, r.value, r.mask, r.bias)
     if key is not None and not r.notes:
         context.keep(key, call)
     return result
 
 
+def _bindings_own(row):
+    return _providers.is_provider(row) or known(row)
+
+
 def _in_full(key, query, key_, value, attn_mask, dropout_p, is_causal, keywords):
     """Everything checked, described and decided anew. key: what to remember the call by, None for not at all."""
+    if _C._functorch.peek_interpreter_stack() is not None:
+        return _ops.transformed_sdpa(query, key_, value, attn_mask, dropout_p, is_causal, **keywords)
     r = _request(True, query, key_, value, attn_mask, dropout_p, is_causal, **keywords)
     if r.graph:
         return _on_host(r, key)                                 # no own row serves a gradient yet
+    if r.kind:
+        decided = _decided(context, r)
+        if decided[0] or _bindings_own(decided[1].row):
+            return _on_host(r, key, decided)                    # the core does not touch memory of devices
     call = _call.prepare(r.tensors, r.options, r.names)
     out = _allocate(r, call, "out", _call.OUT)
     lse = _allocate(r, call, "lse", _call.LSE) if r.options.get("want_lse") else None
@@ -113,6 +152,8 @@ def _in_full(key, query, key_, value, attn_mask, dropout_p, is_causal, keywords)
         raise _call.failed(status, report, r.names, _mixed(r))
     if key is not None:
         context.keep(key, _Own(call, report, r, out, lse))
+        if keywords.keys() <= {"scale", "enable_gqa"}:
+            _rapt.known_keep(context.handle, call, report)
     return (out, lse) if lse is not None else out
 
 
@@ -184,12 +225,35 @@ def _key(query, key, value, attn_mask, dropout_p, is_causal, keywords):
             _policy.held())
 
 
+def _learn():
+    """Tells the extension what plain tensors and a thread without modes look like inside, for the short way. A new
+    thread has no modes, whatever the one that imports this has."""
+    failed = []
+
+    def learn():
+        try:
+            for inference in (False, True):
+                with torch.inference_mode(inference):
+                    sample = torch.empty(1)
+                    _rapt.known_learn(inference, sample, sample._cdata, _C._dispatch_keys(sample).raw_repr())
+            _rapt.known_begin(*_PLAIN, vars(torch.autograd.forward_ad), _C._get_flash_sdp_enabled,
+                              _C._is_torch_function_mode_enabled, _report._last.set, _call.broken)
+        except (AttributeError, ImportError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    thread.join()
+    if failed:
+        raise ImportError(f"rapt.torch, PyTorch {torch.__version__}: {failed[0]}") from failed[0]
+
+
+_learn()
+
+
 def _refuse_tracers():
     """Tracers would record what they see of the call, which is nothing, or a tensor without a history."""
     advice = "trace F.scaled_dot_product_attention, or a custom operator around the call"
-    if _C._functorch.peek_interpreter_stack() is not None:
-        raise refuse("query", "under a function transform of torch.func",
-                     "call it outside the transform, in this version")
     if _C._get_tracing_state() is not None:
         raise refuse("query", "under torch.jit.trace, which would record a constant", advice)
     for mode in _modes():
@@ -202,7 +266,10 @@ def _modes():
     return [type(mode).__name__ for mode in stack]
 
 
-def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **keywords):
+_NO_DROPOUT = 0                         # an integer: Dynamo would compile twice over a default that is a float
+
+
+def sdpa(query, key, value, attn_mask=None, dropout_p=_NO_DROPOUT, is_causal=False, **keywords):
     """F.scaled_dot_product_attention through rapt: the same signature and meaning, plus the keywords of rapt.attention.
 
     Beyond the host's own: Dv may differ from D on every route, and `bias`, `mask`, `window`, `align`, `return_lse`,
@@ -210,6 +277,11 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **ke
     host's operator and keeps its graph. last_report() says what ran and why nothing else did."""
     if torch.compiler.is_compiling():
         return _ops.compiled_sdpa(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
+    if dropout_p is _NO_DROPOUT:
+        dropout_p = 0.0
+    result = _rapt.known_call(context._handle, query, key, value, attn_mask, dropout_p, is_causal, keywords)
+    if result is not None:
+        return result
     if has_torch_function((query, key, value, attn_mask)) or keywords:
         tensors = _relevant(query, key, value, attn_mask, keywords)
         if has_torch_function(tensors):

@@ -385,12 +385,6 @@ def test_keywords_beyond_the_hosts():
         sdpa(q.to_sparse(), k, v)
 
 
-def test_function_transforms_are_refused_by_name_d12():
-    q = rand(3, 2, 5, 8)
-    with pytest.raises(rapt.ArgumentError, match="function transform"):
-        torch.func.vmap(lambda x: sdpa(x, x, x))(q)
-
-
 def test_forward_mode_goes_to_the_host_d28():
     q = rand(1, 2, 3, 8)
     with torch.autograd.forward_ad.dual_level():
