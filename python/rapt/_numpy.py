@@ -192,8 +192,10 @@ def explain(q, k, v, *, layout="bhsd", mask=None, bias=None, sinks=None, slopes=
 def report_line(site, dtypes=None, devices=None):
     """The one line that says what runs at a site (R4), e.g. "cpu (fp32 only; ref otherwise)".
 
-    site: a problem string that stands for every dtype and device of two lists, comma separated: "fp16,bf16,fp32" and
-    "cpu,cuda" where they are not given. Runs and loads nothing."""
+    site: a rapt.torch.attention_site, whose own line it is, or a problem string that stands for every dtype and device of
+    two lists, comma separated: "fp16,bf16,fp32" and "cpu,cuda" where they are not given. Runs and loads nothing."""
+    if hasattr(site, "report_line"):
+        return site.report_line(dtypes=dtypes, devices=devices)
     try:
         text, _ = _call._rapt.ctx_line(context.handle, site, dtypes, devices)
     except _call._rapt.Fault as fault:
