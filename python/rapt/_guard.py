@@ -40,15 +40,32 @@ def _cast_stream(name, tensor, target):
     return tensor.to(target)
 
 
-def _cast_mask(name, mask, target):
-    """Bool and integer masks stay. Of a floating one no finite value becomes infinite, no infinite one finite (A8)."""
-    if not isinstance(mask, torch.Tensor) or not mask.is_floating_point() or type(mask).__name__ == "CausalBias":
-        return mask
-    _check_castable(name, mask, target, f"build it in {_name(target)} or as a bool mask")
+def is_floating_mask(mask):
+    """Bool and integer masks, and objects that stand for a mask, are none."""
+    return isinstance(mask, torch.Tensor) and mask.is_floating_point() and type(mask).__name__ != "CausalBias"
+
+
+def cast_bias(mask, target):
+    """No finite value becomes infinite, no infinite one finite (A8)."""
     cast, limit = mask.to(target), torch.finfo(target).max
     if torch.finfo(mask.dtype).max <= limit:
         return cast
     return torch.where(mask.isinf(), cast, cast.clamp(-limit, limit))
+
+
+def _cast_mask(name, mask, target):
+    if not is_floating_mask(mask):
+        return mask
+    _check_castable(name, mask, target, f"build it in {_name(target)} or as a bool mask")
+    return cast_bias(mask, target)
+
+
+def _floating(tensors):
+    """The dtypes of those that have one to speak of: no None, no integers or bools."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _check_tensor(name, tensor)
+    return {name: t.dtype for name, t in tensors.items() if t is not None and (t.is_floating_point() or t.is_complex())}
 
 
 def _weights(module):
@@ -84,19 +101,19 @@ class AutocastAttentionGuard:
     """Runs an attention module on inputs of one dtype, with the outer autocast off.
 
     target_dtype: what both streams and a floating mask are cast to; None is the dtype of hidden_states.
-    disable_outer_autocast: False leaves the state of torch.autocast to the module. device: the device type whose autocast
-    is switched off, beside that of hidden_states."""
+    disable_outer_autocast: False leaves the state of torch.autocast to the module. device: a device type whose autocast is
+    switched off too, beside that of hidden_states."""
 
     target_dtype: torch.dtype | None = None
     disable_outer_autocast: bool = True
-    device: str = "cpu"
+    device: str | None = None
 
     def __post_init__(self):
         if self.target_dtype is not None and self.target_dtype not in _TARGETS:
             got = self.target_dtype
             raise refuse("target_dtype", _name(got) if isinstance(got, torch.dtype) else repr(got), _WANT, "DTYPE")
         try:
-            torch.device(self.device)
+            torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
             raise refuse("device", repr(self.device), 'a device of torch is needed, such as "cuda"', "DEVICE") from None
 
@@ -104,8 +121,9 @@ class AutocastAttentionGuard:
         """Device types whose autocast is switched off; one without autocast has none to switch (A12)."""
         if not self.disable_outer_autocast:
             return ()
-        own, other = torch.device(self.device).type, tensor.device.type
-        types = (own,) if own == other else (own, other)
+        types = (tensor.device.type,)
+        if self.device is not None and torch.device(self.device).type not in types:
+            types += (torch.device(self.device).type,)
         return tuple(kind for kind in types if torch.amp.is_autocast_available(kind))
 
     def run(self, module_or_fn, hidden_states, encoder_hidden_states=None, attention_mask=None, **kwargs):
@@ -139,16 +157,19 @@ class AutocastAttentionGuard:
                 raise
             raise named from error
 
-    def validate(self, *, module=None, **tensors):
+    def validate(self, *unnamed, module=None, **tensors):
         """The one dtype of the tensors given by name, such as q=q, k=k, v=v, and of the floating weights of module.
 
         It is target_dtype where that is set. None, bool and integer tensors are passed over. Anything else is an
-        ArgumentError that names the tensors or weights, their dtypes and the remedy. None: nothing floating was given."""
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                _check_tensor(name, tensor)
-        found = {name: t.dtype for name, t in tensors.items()
-                 if t is not None and (t.is_floating_point() or t.is_complex())}
+        ArgumentError that names the tensors or weights, their dtypes and the remedy. None: nothing floating was given.
+
+        Tensors without names are only asked about: (whether they have one dtype, the set of their dtypes)."""
+        if unnamed:
+            if tensors or module is not None:
+                raise refuse("validate", "given tensors with and without names", "give every one a name", "UNKNOWN_FIELD")
+            found = set(_floating({f"tensor {i}": tensor for i, tensor in enumerate(unnamed)}).values())
+            return len(found) == 1, found
+        found = _floating(tensors)
         if found:
             self._check_found(found)
         if module is None:
