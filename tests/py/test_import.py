@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What importing does and does not do (D15, D22, D23)."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+
+import pytest
+
+FRAMEWORKS = ("torch", "diffusers", "keras", "transformers", "jax", "tensorflow", "peft", "accelerate", "onnx", "ml_dtypes",
+              "xformers", "mslk", "flash_attn", "flash_attn_interface", "sageattention", "sageattn3", "aiter", "kernels",
+              "torch_npu", "torch_xla", "triton")
+# Our modules, each with what it binds, imported before it so that only what our module adds is seen.
+BOUND = {"rapt": "numpy", "rapt.torch": "torch", "rapt.diffusers": "diffusers.models.attention_dispatch",
+         "rapt.keras": "keras"}
+PRESENT = [name for name, host in BOUND.items() if name == "rapt" or
+           importlib.util.find_spec(name) is not None and importlib.util.find_spec(host.split(".")[0]) is not None]
 
 
 def python(code, **environment):
@@ -14,6 +26,30 @@ def python(code, **environment):
 def test_importing_rapt_imports_no_framework():
     code, out, err = python("import sys, rapt; print([m for m in ('torch', 'ml_dtypes') if m in sys.modules])")
     assert (code, out, err) == (0, "[]", "")
+
+
+@pytest.mark.parametrize("module", PRESENT)
+def test_importing_one_binding_imports_no_other_framework(module):
+    code = (f"import sys, {BOUND[module]}\nbefore = set(sys.modules)\nimport {module}\n"
+            f"print(sorted({{m.split('.')[0] for m in set(sys.modules) - before}} & set({FRAMEWORKS!r}) - {{'torch'}}), "
+            "'torch' in sys.modules)")
+    status, out, err = python(code, KERAS_BACKEND="torch")
+    assert (status, out) == (0, f"[] {module != 'rapt'}"), err
+
+
+def test_importing_rapt_imports_numpy_and_nothing_else_installed():
+    code = ("import sys\nbefore = set(sys.modules)\nimport rapt\n"
+            "new = {m.split('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)\n"
+            "print(sorted(m for m in new if m not in ('_distutils_hack', 'sitecustomize')))")
+    assert python(code) == (0, "['numpy', 'rapt']", "")
+
+
+def test_importing_rapt_torch_leaves_the_compiler_alone():
+    pytest.importorskip("torch")
+    code = ("import sys, torch\nbefore = set(sys.modules)\nimport rapt.torch\n"
+            "print([m for m in ('torch._dynamo', 'torch._inductor') if m in sys.modules and m not in before])")
+    status, out, err = python(code)
+    assert (status, out) == (0, "[]"), err
 
 
 def test_an_older_torch_is_one_clear_error(tmp_path):
