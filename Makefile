@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A thin front door to CMake presets. `make help` lists the doors.
-.PHONY: all deps demo check check-c check-py bench install help clean
+.PHONY: all deps demo check check-seeds bench install help clean
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 all: ## build the library and the command line tool into build/
@@ -17,6 +17,11 @@ demo: all ## the main job on real input: refused, served and explained
 check: ## all tests: C under ctest, Python under pytest, sanitizers, and the counts in tests/floor.json
 	@scripts/deps all
 	@python3 scripts/check
+
+check-seeds: ## only the tests of the bug reports that rapt exists for, by their names (part of check)
+	@scripts/deps all
+	@scripts/python-env build/venv
+	@PYTHONNOUSERSITE=1 build/venv/bin/python -m pytest -v tests/py/seeds
 
 bench: ## every bar with its figure and verdict
 	@scripts/deps all
