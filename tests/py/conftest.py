@@ -3,6 +3,7 @@ import os
 import pathlib
 import sys
 
+os.environ.setdefault("KERAS_BACKEND", "torch")         # read when Keras is imported, whoever does that first
 if os.environ.get("RAPT_TEST_FAKES") == "1":    # the whole suite must pass with and without them, alike
     sys.path.insert(0, str(pathlib.Path(__file__).parent / "fakes"))
 
