@@ -30,6 +30,8 @@ def main(arguments=None):
         found = doctor(given.problem)
     except ArgumentError as error:
         parser.error(str(error))
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")       # a terminal without the letters of some variable or path
     sys.stdout.write(json.dumps(found.json, indent=1) + "\n" if given.json else str(found))
     return 0 if found.ok else 1
 

@@ -14,15 +14,12 @@ from diffusers import __version__ as _VERSION
 from diffusers.models import attention_dispatch as _dispatch
 
 from ._errors import ArgumentError, refuse
-from ._guard import cast_bias, is_floating_mask
+from ._guard import is_floating_mask
+from ._torch_request import cast_bias, dtype_name
 
 _ELIGIBLE = (torch.float16, torch.bfloat16, torch.float32)                      # A2, A10
 _CODES = {"dropout_p": "DROPOUT", "is_causal": "ALIGNMENT", "scale": "SCALE", "enable_gqa": "HEADS", "attn_mask": "MASK",
           "window_size": "WINDOW", "softcap": "SOFTCAP", "return_lse": "LSE", "deterministic": "DETERMINISM"}
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 # ---- One dtype (section 6 of the contract) ----
@@ -36,7 +33,7 @@ def _state(query):
         return None
     dtype = torch.get_autocast_dtype(kind)
     if dtype not in _ELIGIBLE:
-        raise refuse("autocast", _name(dtype), "float16, bfloat16 or float32 is needed", "AUTOCAST_DTYPE")
+        raise refuse("autocast", dtype_name(dtype), "float16, bfloat16 or float32 is needed", "AUTOCAST_DTYPE")
     return kind, dtype
 
 
@@ -56,8 +53,8 @@ def _check_mix(given, cast):
         return
     if cast["query"].dtype == cast["key"].dtype == cast["value"].dtype:
         return
-    said = ", ".join(f"{name} is {_name(given[name].dtype)} -> {_name(cast[name].dtype)}" for name in operands)
-    got = ", ".join(f"{name}.dtype: {_name(cast[name].dtype)}" for name in operands)
+    said = ", ".join(f"{name} is {dtype_name(given[name].dtype)} -> {dtype_name(cast[name].dtype)}" for name in operands)
+    got = ", ".join(f"{name}.dtype: {dtype_name(cast[name].dtype)}" for name in operands)
     raise ArgumentError(f"DTYPE_MIX: under autocast {said}; cast them to one dtype. Expected query, key, and value to have "
                         f"the same dtype, but got {got} instead.", "DTYPE_MIX", ",".join(operands), said, "one dtype")
 
@@ -104,7 +101,7 @@ def _takers(argument):
 
 
 def _said(value):
-    return f"a tensor of {_name(value.dtype)}" if isinstance(value, torch.Tensor) else repr(value)
+    return f"a tensor of {dtype_name(value.dtype)}" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _check_named(backend, supported, given):
@@ -153,8 +150,8 @@ def _xformers(backend, given):
 
 def _npu(backend, given):
     if is_floating_mask(given["attn_mask"]):
-        raise refuse("attn_mask", f"of {_name(given['attn_mask'].dtype)}", f"the backend {backend} would read every number "
-                     "but 0 as may attend, and so turn an additive mask around; pass a bool mask, True where a pair may "
+        raise refuse("attn_mask", f"of {dtype_name(given['attn_mask'].dtype)}", f"the backend {backend} would read every "
+                     "number but 0 as may attend, and so turn an additive mask around; pass a bool mask, True where a pair may "
                      "attend", "MASK")
 
 

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from ._errors import ArgumentError, BackendError, RefusedError, refuse
+from ._torch_request import cast_bias, dtype_name
 
 _TARGETS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WANT = "float16, bfloat16, float32 or float64 is needed"
 _MASKS = ("attention_mask", "attn_mask", "encoder_attention_mask", "mask")     # as hosts spell them
 _SHOWN = 8                              # weights named in a message; the exception's .got has all
 _ABOUT_DTYPES = re.compile(r"\b(dtypes?|data type|scalar type|(input|weight|bias) type)\b", re.IGNORECASE)
-
-
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def _check_tensor(name, tensor):
@@ -28,9 +25,9 @@ def _check_tensor(name, tensor):
 def _check_castable(name, tensor, target, remedy):
     """Casting is for the dtypes autocast casts (A2, A3): float64 is no accident, and is not narrowed unasked."""
     if tensor.dtype not in _TARGETS:
-        raise refuse(name, _name(tensor.dtype), _WANT, "DTYPE")
+        raise refuse(name, dtype_name(tensor.dtype), _WANT, "DTYPE")
     if tensor.dtype is torch.float64 is not target:
-        raise refuse(name, f"float64, which is not narrowed to {_name(target)} unasked",
+        raise refuse(name, f"float64, which is not narrowed to {dtype_name(target)} unasked",
                      f"{remedy}, or use AutocastAttentionGuard(torch.float64)", "DTYPE_MIX")
 
 
@@ -45,18 +42,10 @@ def is_floating_mask(mask):
     return isinstance(mask, torch.Tensor) and mask.is_floating_point() and type(mask).__name__ != "CausalBias"
 
 
-def cast_bias(mask, target):
-    """No finite value becomes infinite, no infinite one finite (A8)."""
-    cast, limit = mask.to(target), torch.finfo(target).max
-    if torch.finfo(mask.dtype).max <= limit:
-        return cast
-    return torch.where(mask.isinf(), cast, cast.clamp(-limit, limit))
-
-
 def _cast_mask(name, mask, target):
     if not is_floating_mask(mask):
         return mask
-    _check_castable(name, mask, target, f"build it in {_name(target)} or as a bool mask")
+    _check_castable(name, mask, target, f"build it in {dtype_name(target)} or as a bool mask")
     return cast_bias(mask, target)
 
 
@@ -74,11 +63,11 @@ def _weights(module):
 
 def _weights_error(weights, target, addition=""):
     """The error that names the weights which are not of the target dtype; None where there is no such one."""
-    said = [f"{name} ({_name(dtype)})" for name, dtype in weights if dtype != target]
+    said = [f"{name} ({dtype_name(dtype)})" for name, dtype in weights if dtype != target]
     if not said:
         return None
     more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    want = _name(target)
+    want = dtype_name(target)
     of_all = {dtype for _, dtype in weights}
     other = ""
     if len(of_all) == 1 and of_all <= set(_TARGETS):
@@ -111,7 +100,7 @@ class AutocastAttentionGuard:
     def __post_init__(self):
         if self.target_dtype is not None and self.target_dtype not in _TARGETS:
             got = self.target_dtype
-            raise refuse("target_dtype", _name(got) if isinstance(got, torch.dtype) else repr(got), _WANT, "DTYPE")
+            raise refuse("target_dtype", dtype_name(got) if isinstance(got, torch.dtype) else repr(got), _WANT, "DTYPE")
         try:
             torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
@@ -182,13 +171,13 @@ class AutocastAttentionGuard:
         if not wrong:
             if target not in _TARGETS:
                 name, dtype = next(iter(found.items()))
-                raise refuse(name, _name(dtype), _WANT, "DTYPE")
+                raise refuse(name, dtype_name(dtype), _WANT, "DTYPE")
             return
         code = "DTYPE_MIX" if len(set(found.values())) > 1 else "DTYPE"
-        said = ", ".join(f"{name} is {_name(dtype)}" for name, dtype in found.items())
+        said = ", ".join(f"{name} is {dtype_name(dtype)}" for name, dtype in found.items())
         casts = ", ".join(f"{name}.to({target})" for name in wrong)
-        raise ArgumentError(f"{code}: {said}; all must be {_name(target)}: pass {casts}.", code, ",".join(found), said,
-                            _name(target))
+        raise ArgumentError(f"{code}: {said}; all must be {dtype_name(target)}: pass {casts}.", code, ",".join(found), said,
+                            dtype_name(target))
 
     def _check_module(self, module, target):
         if not isinstance(module, torch.nn.Module):

@@ -130,12 +130,11 @@ class Installed:
     """What install() returns: a context manager that takes out what it has put in."""
 
     def __init__(self, mine):
-        self._mine = mine
+        self._mine = mine               # the state that it has put in; None for none
 
     def remove(self):
-        if self._mine:
-            self._mine = False
-            remove()
+        """The host's own operators are back. Nothing happens where this handle has put nothing in, or no longer."""
+        _remove(self._mine)
 
     def __enter__(self):
         return self
@@ -174,15 +173,20 @@ def _forget_compiled():
 
 
 def installed():
+    """Whether F.scaled_dot_product_attention on a CPU goes through rapt now."""
     return _state is not None
 
 
 def install():
-    """F.scaled_dot_product_attention on a CPU runs rapt, eager and compiled, until remove() or the end of a `with`."""
+    """F.scaled_dot_product_attention on a CPU runs rapt, eager and compiled, until the handle's remove(), or the end of a
+    `with`.
+
+    Returns the handle; where rapt is installed already, one whose remove() does nothing. RuntimeError, and nothing is
+    changed: another library holds one of the operators, or this PyTorch lacks something that is needed."""
     global _state
     with _lock:
         if _state is not None:
-            return Installed(False)
+            return Installed(None)
         _free()
         _known_to_tracers()
         library = torch.library.Library("aten", "IMPL")
@@ -198,14 +202,19 @@ def install():
         torch.compiler.config.cache_key_tag = f"{tag}+rapt-{_rapt.VERSION}"
         _state = library, tag
         _forget_compiled()
-        return Installed(True)
+        return Installed(_state)
 
 
 def remove():
     """The host's own operators are back. Nothing happens where nothing is installed."""
+    _remove(_state)
+
+
+def _remove(mine):
+    """mine: what is to be taken out, if it still is what is installed."""
     global _state
     with _lock:
-        if _state is None:
+        if mine is None or _state is not mine:
             return
         library, tag = _state
         _state = None

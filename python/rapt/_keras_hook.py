@@ -14,10 +14,11 @@ from . import _call, _ops, _rapt, _report
 from . import torch as binding
 from ._errors import ArgumentError, RefusedError, refuse
 from ._report import Report
-from ._torch_request import SPELLINGS
+from ._torch_request import SPELLINGS, cast_bias, dtype_name
 from .keras import FlashUnavailable
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_GRADS = _ops.GRAD_Q, _ops.GRAD_K, _ops.GRAD_V, _ops.GRAD_BIAS
 
 
 # ---- Arguments ----
@@ -48,7 +49,7 @@ def _operands(query, key, value, tensor):
 
 def _mask(mask):
     if mask.dtype != torch.bool:
-        raise refuse("mask", str(mask.dtype).removeprefix("torch."),
+        raise refuse("mask", dtype_name(mask.dtype),
                      "a bool mask is needed, True = may attend; numbers to be added go into bias", "DTYPE")
     return mask
 
@@ -56,12 +57,9 @@ def _mask(mask):
 def _bias(bias):
     """Added as it is given (M9), fp64 rounded to fp32, where finite stays finite (M10)."""
     if not bias.dtype.is_floating_point:
-        raise refuse("bias", str(bias.dtype).removeprefix("torch."),
+        raise refuse("bias", dtype_name(bias.dtype),
                      "a floating dtype is needed; what hides pairs goes into mask", "DTYPE")
-    if bias.dtype in _FLOATS:
-        return bias
-    limit = torch.finfo(torch.float32)
-    return torch.where(bias.isfinite(), bias.clamp(limit.min, limit.max), bias).to(torch.float32)
+    return bias if bias.dtype in _FLOATS else cast_bias(bias, torch.float32)
 
 
 def _cap(value):
@@ -184,7 +182,7 @@ def _front(*args):
     """The operator's arguments as rapt.torch.sdpa takes them: (arguments, keywords)."""
     q, k, v, scale, causal, mask, bias, *_, flags, _, autocast, policy = _ops._arguments(*args)
     require, _, forbid, *_ = policy.split(_ops._SEPARATOR) if policy else [""] * 3
-    wanted = [flags & bit for bit in (_ops.GRAD_Q, _ops.GRAD_K, _ops.GRAD_V, _ops.GRAD_BIAS)]
+    wanted = [flags & bit for bit in _GRADS]
     q, k, v, bias = (t.detach().requires_grad_() if want else t for t, want in zip((q, k, v, bias), wanted))
     keywords = {"scale": scale, "enable_gqa": True, "mask": mask, "bias": bias, "require": require or None,
                 "forbid": forbid or None, "autocast": _rapt.DTYPES[autocast] if autocast else "off"}
@@ -228,9 +226,8 @@ def _elsewhere_backward(dout, *args):
 
 def _fake_backward(dout, *args):
     a = _ops._arguments(*args)
-    bits = (_ops.GRAD_Q, _ops.GRAD_K, _ops.GRAD_V, _ops.GRAD_BIAS)
     return tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) if a[14] & bit else dout.new_empty(0)
-                 for t, bit in zip((*a[:3], a[6]), bits))
+                 for t, bit in zip((*a[:3], a[6]), _GRADS))
 
 
 def _setup_context(ctx, inputs, output):
@@ -246,7 +243,7 @@ def _backward(ctx, dout):
         q, k, v, ctx.scale, ctx.causal, mask, bias, _call.CORNERS["tl"] if ctx.causal else 0, flags=ctx.flags,
         policy=ctx.policy))
     grads = [None] * ctx.n
-    for at, grad, bit in zip((0, 1, 2, 6), found, (_ops.GRAD_Q, _ops.GRAD_K, _ops.GRAD_V, _ops.GRAD_BIAS)):
+    for at, grad, bit in zip((0, 1, 2, 6), found, _GRADS):
         grads[at] = grad if ctx.flags & bit else None
     return tuple(grads)
 
@@ -280,7 +277,7 @@ def _as_operator(call):
     needs, kind = _wants(q, k, v, bias), q.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     causal, alignment = call.causal, _call.CORNERS["tl"] if call.causal else 0
-    flags = sum(bit for bit, need in zip((_ops.GRAD_Q, _ops.GRAD_K, _ops.GRAD_V, _ops.GRAD_BIAS), needs) if need)
+    flags = sum(bit for bit, need in zip(_GRADS, needs) if need)
     if any(needs):
         if dtype is not None:
             q, k, v, bias = (_ops.saturated(t, dtype, t is bias) for t in (q, k, v, bias))

@@ -68,6 +68,11 @@ def _emit(kind, text, thread):
     logger.handle(record)
 
 
+def notice(text):
+    """A line of the binding itself."""
+    _emit(KINDS.index("notice"), text, threading.get_ident())
+
+
 def _receive(kind, text, thread, sink, lost):
     if lost:
         _emit(2, f"rapt: {lost} lines before this one were lost, too many waited to be told", thread)

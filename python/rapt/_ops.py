@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from . import _call, _policy, _rapt
 from ._errors import DTYPE, refuse
 from ._report import set_last
-from ._torch_request import _bar_own_rows
+from ._torch_request import MEMORY_LIMIT, _bar_own_rows, policy_cast
 
 _ATEN = torch.ops.aten
 FLASH = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
@@ -153,13 +153,10 @@ torch.library.register_fake("rapt::host", _fake_host)
 # ---- The host's operator, for the calls the core gives to it ----
 
 def saturated(tensor, dtype, bias):
-    """The policy's cast (A8): a finite bias stays finite, so that no number becomes a mask."""
+    """The policy's cast, of what it casts (A2, A3); None, float64 and what is no float stay."""
     if tensor is None or tensor.dtype not in _CODES or tensor.dtype == dtype:
         return tensor
-    if not bias:
-        return tensor.to(dtype)
-    limit = torch.finfo(dtype)
-    return torch.where(tensor.isfinite(), tensor.clamp(limit.min, limit.max), tensor).to(dtype)
+    return policy_cast(tensor, dtype, bias)
 
 
 def _additive(mask, bias, dtype):
@@ -206,7 +203,7 @@ _library.impl("host", _host, "CPU")
 def _setup_context(ctx, inputs, output):
     a = _arguments(*inputs)
     ctx.save_for_backward(*a[:3], a[5], a[6])
-    ctx.scale, ctx.causal, ctx.n = a[3], a[4], len(inputs)
+    ctx.scale, ctx.causal, ctx.n = a[3], bool(a[4] or a[10] == 0), len(inputs)       # M6
 
 
 def _reduced(grad, like):
@@ -432,7 +429,7 @@ def _one_mask(query, key, mask, bias, on, alignment, number, left, right, limit)
     if bias is not None:
         mask, bias = None, bias.masked_fill(~mask, float("-inf"))
     one = mask if bias is None else bias
-    if guard_or_false(one.numel() * one.dtype.itemsize > (256 << 20 if limit is None else limit)):
+    if guard_or_false(one.numel() * one.dtype.itemsize > (MEMORY_LIMIT if limit is None else limit)):
         return given                    # D17: more than the call may use
     return mask, bias, False, 0, 0, -1, -1
 

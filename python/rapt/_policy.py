@@ -61,16 +61,25 @@ _FP32 = _rapt.DTYPES.index("fp32")
 class _Level:
     """The settings in force inside one scope, those of the scopes around it included."""
 
-    __slots__ = ("require", "prefer", "forbid", "memory_limit", "outer", "key")
+    __slots__ = ("require", "prefer", "forbid", "memory_limit", "given", "outer", "key")
 
     def __init__(self, given, outer):
-        self.outer = outer
+        self.given, self.outer = given, outer
         for name in ("require", "prefer", "memory_limit"):
             own = getattr(given, name)
             setattr(self, name, own if own is not None or outer is None else getattr(outer, name))
         bans = [level.forbid for level in (outer, given) if level is not None and level.forbid]
         self.forbid = ",".join(bans) or None
         self.key = (self.require, self.prefer, self.forbid, self.memory_limit)
+
+
+def _without(level, given):
+    """The levels without that of one scope. Generators may leave their scopes in another order than they entered them,
+    and in another task, where theirs does not hold."""
+    if level is None or level.given is given:
+        return level and level.outer
+    outer = _without(level.outer, given)
+    return level if outer is level.outer else _Level(level.given, outer)
 
 
 class policy:
@@ -97,7 +106,7 @@ class policy:
         return self
 
     def __exit__(self, *exception):
-        _scope.set(_scope.get().outer)
+        _scope.set(_without(_scope.get(), self))
         _rapt.ops_scope(-1)
         return False
 

@@ -8,6 +8,14 @@ from ._site_base import (AttentionSite, Call, check_floating, check_rank, check_
 from ._site_wan import WanSite
 
 
+def _one_mask(mask, keywords):
+    """The mask under either of its names; both are refused."""
+    other = keywords.get("attn_mask")
+    if mask is not None and other is not None:
+        raise refuse("attn_mask", "given twice, also as mask", "give one of the two")
+    return other if mask is None else mask
+
+
 class _DenseSite(AttentionSite):
     """site(q, k, v, mask=None, **keywords): [B,S,H,D] tensors in and out."""
 
@@ -23,7 +31,7 @@ class _DenseSite(AttentionSite):
         check_sizes(q, k, v, self.HEAD, self.ROW)
         if keywords.get("enable_gqa") is None:
             keywords["enable_gqa"] = True
-        keywords["attn_mask"] = mask
+        keywords["attn_mask"] = _one_mask(mask, keywords)
 
         def finish(result):
             if isinstance(result, tuple):
@@ -66,7 +74,7 @@ class _PackedHeadsSite(AttentionSite):
             if keywords.get("prefer") is not None:
                 raise refuse("compatibility_mode", "True beside prefer", "give one of the two")
             keywords["prefer"] = "torch.sdpa"
-        keywords["attn_mask"] = mask
+        keywords["attn_mask"] = _one_mask(mask, keywords)
         q, k, v = (t.unflatten(-1, (heads, t.shape[-1] // heads)).transpose(1, 2) for t in (q, k, v))
 
         def finish(result):

@@ -15,7 +15,7 @@ from . import _call, _ops, _policy, _providers, _rapt
 from ._errors import CODE, FIELD, ArgumentError, RefusedError, argument_error, refuse
 from ._policy import names_text
 from ._report import Report, last_report, set_last
-from ._torch_request import check_tensor, kind_of
+from ._torch_request import check_tensor, dtype_name, kind_of
 
 FAMILY = "fp32 b1 h12 q1024 k1024 d128"     # what a report line speaks of where the site names nothing else
 _NAME_WIDTH = 19
@@ -352,7 +352,7 @@ def check_floating(**tensors):
     for name, tensor in tensors.items():
         check_tensor(tensor, name, False)
         if not tensor.is_floating_point():
-            raise refuse(name, str(tensor.dtype).removeprefix("torch."), "fp16, bf16, fp32 or fp64 is needed", "DTYPE")
+            raise refuse(name, dtype_name(tensor.dtype), "fp16, bf16, fp32 or fp64 is needed", "DTYPE")
 
 
 def check_sizes(q, k, v, head, row):

@@ -6,14 +6,10 @@ import torch
 from . import _call
 from ._errors import refuse
 from ._site_base import AttentionSite, Call, check_floating, check_rank, check_sizes, spelling
+from ._torch_request import MEMORY_LIMIT, dtype_name
 
-_LIMIT = 256 << 20                      # D17, where no memory limit is given
 _HALF = (torch.float16, torch.bfloat16)
 _VERSIONS = {None: None, 2: "fa2", 3: "fa3", 4: "fa4"}
-
-
-def _said(dtype):
-    return str(dtype).removeprefix("torch.")
 
 
 def _version(value, name):
@@ -25,13 +21,13 @@ def _version(value, name):
 def _cast(q, k, v, dtype):
     """What is not half becomes dtype, then q and k get v's dtype: (q, k, v, what was done)."""
     if dtype not in _HALF:
-        raise refuse("dtype", _said(dtype) if isinstance(dtype, torch.dtype) else repr(dtype),
+        raise refuse("dtype", dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype),
                      "torch.float16 or torch.bfloat16 is needed", "DTYPE")
     common = v.dtype if v.dtype in _HALF else dtype
     notes = []
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype != common:
-            notes.append(f"{name} cast from {_said(t.dtype)} to {_said(common)}")
+            notes.append(f"{name} cast from {dtype_name(t.dtype)} to {dtype_name(common)}")
     # By way of dtype, as the functions do that this stands for: fp32 to bf16 to fp16 rounds twice.
     q, k, v = (t if t.dtype in _HALF else t.to(dtype) for t in (q, k, v))
     return q.to(common), k.to(common), v, notes
@@ -45,11 +41,15 @@ def _lengths(lens, name, batch):
     if not isinstance(lens, torch.Tensor):
         if not isinstance(lens, (list, tuple)) or not all(type(n) is int for n in lens):
             raise refuse(name, repr(lens), want, "LENGTHS")
+        if not all(-2**63 <= n < 2**63 for n in lens):
+            raise refuse(name, repr(lens), want, "LENGTHS")
         lens = torch.tensor(lens, dtype=torch.int64)
     if lens.dtype not in (torch.int32, torch.int64):
-        raise refuse(name, _said(lens.dtype), want, "LENGTHS")
+        raise refuse(name, dtype_name(lens.dtype), want, "LENGTHS")
     if lens.dim() != 1 or lens.shape[0] != batch:
         raise refuse(name, f"of shape {tuple(lens.shape)}", want, "SHAPE")
+    if lens.is_meta:
+        raise refuse(name, "on meta, without data", want, "DEVICE")
     return lens.to("cpu")
 
 
@@ -97,7 +97,7 @@ class WanSite(AttentionSite):
             keywords["determinism"] = "run"
         lengths = _lengths(q_lens, "q_lens", batch), _lengths(k_lens, "k_lens", batch)
         if kept != v.dtype:
-            notes.append(f"result cast to {_said(kept)}")
+            notes.append(f"result cast to {dtype_name(kept)}")
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         return Call(q, k, v, keywords, lambda out: out.transpose(1, 2).to(kept), notes, first,
                     lengths if lengths != (None, None) else None)
@@ -108,7 +108,7 @@ class WanSite(AttentionSite):
         if isinstance(q_scale, torch.Tensor):
             fits = q_scale.dim() <= 4 and all(n in (1, m) for n, m in zip(reversed(q_scale.shape), reversed(q.shape)))
             if not fits or not (q_scale.is_floating_point() or q_scale.dtype in (torch.int32, torch.int64)):
-                raise refuse("q_scale", f"{_said(q_scale.dtype)} of shape {tuple(q_scale.shape)}",
+                raise refuse("q_scale", f"{dtype_name(q_scale.dtype)} of shape {tuple(q_scale.shape)}",
                              f"a number, or numbers that broadcast against q {tuple(q.shape)}, are needed", "SCALE")
             return (q * q_scale).to(q.dtype)
         return q * _call.number(q_scale, "q_scale")
@@ -154,7 +154,7 @@ class WanSite(AttentionSite):
         if not _positional(call) or not self._as_mask(call):
             return True
         samples = 1 if call.lengths is None else call.q.shape[0]
-        return samples * call.q.shape[2] * call.k.shape[2] <= _LIMIT
+        return samples * call.q.shape[2] * call.k.shape[2] <= MEMORY_LIMIT
 
     def _traced(self, call):
         if call.lengths is not None:

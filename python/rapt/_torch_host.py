@@ -7,18 +7,9 @@ from torch.nn import functional as F
 from . import _call, _rapt
 from ._errors import FIELD, BackendError
 from ._report import set_last
-from ._torch_request import OF_CODE, Request, describe_masks
+from ._torch_request import MEMORY_LIMIT, OF_CODE, Request, describe_masks, dtype_name, policy_cast
 
 # ---- Calling it ----
-
-
-def _to(tensor, dtype, bias):
-    """The policy's cast (A8): a finite bias stays finite, so that no number becomes a mask."""
-    if not bias:
-        return tensor.to(dtype)
-    limit = torch.finfo(dtype)
-    return torch.where(tensor.isfinite(), tensor.clamp(limit.min, limit.max), tensor).to(dtype)
-
 
 def _additive(mask, dtype):
     """The members below the public operator add every mask; a bool one would be added as 0 and 1."""
@@ -28,8 +19,13 @@ def _additive(mask, dtype):
 
 
 def _flash_cpu(q, k, v, mask, p, causal, scale, enable_gqa):
-    mask = _additive(mask, q.dtype)
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, p, causal, attn_mask=mask, scale=scale)
+    """It takes operands of 4 axes, and a mask of 2 or 4."""
+    mask, short = _additive(mask, q.dtype), 4 - q.dim()
+    q, k, v = (t[(None,) * short] for t in (q, k, v))
+    if mask is not None and mask.dim() == 3:
+        mask = mask[None]
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, p, causal, attn_mask=mask, scale=scale)
+    return out[(0,) * short], lse[(0,) * short]
 
 
 def _math(q, k, v, mask, p, causal, scale, enable_gqa):
@@ -84,9 +80,11 @@ def known(row):
 
 
 def _causal(r):
-    """One query row at the bottom right sees every key; elsewhere the core has seen to it that the corners agree."""
+    """A window with a right side of 0 is causal too (M6). One query row at the bottom right sees every key; elsewhere the
+    core has seen to it that the corners agree."""
     bottom_right = r.options.get("alignment") == _call.CORNERS["br"]
-    return bool(r.options.get("causal")) and not (bottom_right and r.views[0].sizes[-2] == 1)
+    capped = bool(r.options.get("causal")) or r.options.get("window_right") == 0
+    return capped and not (bottom_right and r.views[0].sizes[-2] == 1)
 
 
 class HostCall:
@@ -107,7 +105,7 @@ class HostCall:
     def _cast(self, name, tensor):
         if tensor is None or not self.casts >> FIELD[name] & 1:
             return tensor
-        return _to(tensor, self.dtype, name == "bias")
+        return policy_cast(tensor, self.dtype, name == "bias")
 
     def run(self, query, key, value, mask, bias):
         """With the host's autocast suspended: what is cast has been cast (A13)."""
@@ -131,7 +129,6 @@ class HostCall:
 
 # ---- One mask for what the operator cannot take apart ----
 
-_LIMIT = 256 << 20                      # D17, where no memory limit is given
 _POSITION = ("causal", "alignment", "q_offset", "window_left", "window_right")
 
 
@@ -174,7 +171,7 @@ def joined(r, report, address, kind):
     dtype = torch.bool if r.bias is None else r.bias.dtype
     limit = report.json["policy"]["memory_limit"]
     size = dtype.itemsize * shape.numel()
-    if size > (_LIMIT if limit is None else limit):
+    if size > (MEMORY_LIMIT if limit is None else limit):
         return None
     parts = [name for name, there in (("causal", r.options.get("causal")), ("window", "window_left" in r.options),
                                       ("mask", r.mask is not None), ("bias", r.bias is not None)) if there]
@@ -189,7 +186,7 @@ def joined(r, report, address, kind):
     other.tensors, other.keep = dict(r.tensors), list(r.keep)
     describe_masks(other, address, r.kind if kind is None else kind)
     words = " and ".join(parts) if len(parts) > 1 else parts[0] + " said as"
-    other.notes = (f"{words}{' joined into' if len(parts) > 1 else ''} one {str(dtype).removeprefix('torch.')} mask of "
+    other.notes = (f"{words}{' joined into' if len(parts) > 1 else ''} one {dtype_name(dtype)} mask of "
                    f"{'x'.join(map(str, shape))} ({size} bytes) for the host's operator",)
     return other
 

@@ -61,7 +61,8 @@ PyObject *known_learn(PyObject *module, PyObject *const *args, Py_ssize_t n)
   Py_RETURN_NONE;
 }
 
-/* known_begin(Tensor, Parameter, forward_ad, flash, modes, set_last, broken): the rest, once a process. */
+/* known_begin(Tensor, Parameter, forward_ad, flash, modes, set_last, broken): the rest, once a process. Where that did not
+ * happen, no call takes the short way. */
 PyObject *known_begin(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module;
@@ -127,13 +128,16 @@ static void replace(PyObject **at, PyObject *object)
 
 static void forget_all(void)
 {
+  PyObject *reports[SLOTS];
+  int n = 0;
   for (int i = 0; i < SLOTS; i++) {
     if (!table[i]) continue;
-    Py_DECREF(table[i]->report);
+    reports[n++] = table[i]->report;
     free(table[i]);
     table[i] = NULL;
   }
   entries = 0;
+  while (n) Py_DECREF(reports[--n]);    /* what hangs on one may call here */
 }
 
 /* The slot of a problem, or the empty one where it belongs. */
@@ -157,15 +161,15 @@ PyObject *known_keep(PyObject *module, PyObject *const *args, Py_ssize_t n)
   const rapt_problem *p = n == 3 ? call_problem(args[1], &generation) : NULL;
   if (!p) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "three arguments");
   if (p->require || p->prefer || p->forbid || p->has & (RAPT_HAS_AUTOCAST | RAPT_HAS_MEMORY_LIMIT)) Py_RETURN_NONE;
-  if (entries == SLOTS / 2 || context_of_table != args[0]) forget_all();
+  if (entries >= SLOTS / 2 || context_of_table != args[0]) forget_all();
   replace(&context_of_table, args[0]);
   entry **slot = slot_of(p), *made = *slot;
   if (!made && !(made = calloc(1, sizeof *made))) return PyErr_NoMemory();
   entries += !*slot;
   made->p = *p;
   made->generation = generation;
-  replace(&made->report, args[2]);
   *slot = made;
+  replace(&made->report, args[2]);
   Py_RETURN_NONE;
 }
 
@@ -224,8 +228,8 @@ PyObject *known_call(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
   (void)module;
   job j;
-  if (n != 8 || !host.broken) return PyErr_Format(PyExc_TypeError, "eight arguments, after known_begin");
-  if (args[0] != context_of_table || !quiet() || !understood(&j, args + 1)) {
+  if (n != 8) return PyErr_Format(PyExc_TypeError, "eight arguments");
+  if (!host.broken || args[0] != context_of_table || !quiet() || !understood(&j, args + 1)) {
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
   }

@@ -208,7 +208,8 @@ static rapt_status output_lse(job *j, int skip, tensor_handle *t)
 static bool run_host(slot_value *stack, const char *row, slot_value result[2], char *text)
 {
   void *name = NULL;
-  slot_value s[10] = {stack[Q], stack[K], stack[V], stack[SCALE], stack[CAUSAL], stack[MASK], stack[BIAS],
+  slot_value causal = (stack[CAUSAL] & 1) || (int64_t)stack[RIGHT] == 0;        /* M6 */
+  slot_value s[10] = {stack[Q], stack[K], stack[V], stack[SCALE], causal, stack[MASK], stack[BIAS],
                       stack[FLAGS], stack[AUTOCAST], 0};
   torch.torch_new_string_handle(row, strlen(row), &name);
   s[9] = (slot_value)(uintptr_t)name;

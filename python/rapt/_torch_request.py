@@ -16,6 +16,25 @@ DTYPES = {
 }
 CODES = {dtype: _call.DTYPE[name] for dtype, name in DTYPES.items()}
 OF_CODE = {code: dtype for dtype, code in CODES.items()}
+MEMORY_LIMIT = 256 << 20                # D17, where a call gives none
+
+
+def dtype_name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def cast_bias(bias, dtype):
+    """A floating mask in another floating dtype: no finite value becomes infinite, no infinite one finite (A8). Clamped
+    after the cast: the limit of the one dtype may be no number of the other."""
+    cast, limit = bias.to(dtype), torch.finfo(dtype).max
+    if torch.finfo(bias.dtype).max <= limit:
+        return cast
+    return torch.where(bias.isinf(), cast, cast.clamp(-limit, limit))
+
+
+def policy_cast(tensor, dtype, bias):
+    """The policy's cast of one tensor. bias: whether it is one, which is added to logits."""
+    return cast_bias(tensor, dtype) if bias else tensor.to(dtype)
 
 
 def _spelling(**other):
@@ -62,12 +81,15 @@ def check_tensor(t, name, address):
     if t.layout is not torch.strided:
         raise refuse(name, str(t.layout).removeprefix("torch."), "a dense tensor is needed: .to_dense()", "DTYPE")
     if t.dtype not in CODES:
-        raise refuse(name, str(t.dtype).removeprefix("torch."), "fp16, bf16, fp32 or fp64 is needed", "DTYPE")
+        raise refuse(name, dtype_name(t.dtype), "fp16, bf16, fp32 or fp64 is needed", "DTYPE")
     if not address:
         return
     if type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise refuse(name, f"a {type(t).__name__}, which has no memory of its own",
                      "pass the tensors that hold the data, or ask rapt.torch.explain", "DEVICE")
+    if torch._C._functorch.is_functorch_wrapped_tensor(t):
+        raise refuse(name, "a tensor of a function transform that has ended, without memory of its own",
+                     "return it from the transformed function, and use what that gives", "DEVICE")
     if t.device.type == "meta":
         raise refuse(name, "on meta, without data", "a tensor with data is needed; rapt.torch.explain takes this one",
                      "DEVICE")

@@ -91,13 +91,11 @@ class Installed:
     """What install() returns: a context manager that takes out what it has put in."""
 
     def __init__(self, mine):
-        self._mine = mine
+        self._mine = mine               # the state that it has put in; None for none
 
     def remove(self):
         """Keras' own function is back. RuntimeError, and nothing changes, where another library has replaced it since."""
-        if self._mine:
-            remove()
-            self._mine = False
+        _remove(self._mine)
 
     def __enter__(self):
         return self
@@ -121,7 +119,7 @@ def install():
     global _state
     with _lock:
         if _state is not None:
-            return Installed(False)
+            return Installed(None)
         hook = _hook()
         holder, name, original = _original()
         rule = _find(_NEEDED[1])
@@ -129,14 +127,19 @@ def install():
         setattr(rule[0], rule[1], hook.symbolic_rule(rule[2]))
         _state = original, rule[2]
         hook.forget_compiled()
-        return Installed(True)
+        return Installed(_state)
 
 
 def remove():
     """Keras' own function is back. Nothing happens where nothing is installed."""
+    _remove(_state)
+
+
+def _remove(mine):
+    """mine: what is to be taken out, if it still is what is installed."""
     global _state
     with _lock:
-        if _state is None:
+        if mine is None or _state is not mine:
             return
         hook = _hook()
         (holder, name, held), rule = _find(_ATTRIBUTE), _find(_NEEDED[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""F.scaled_dot_product_attention's signature and semantics over rapt, for PyTorch in eager mode.
+"""F.scaled_dot_product_attention's signature and semantics over rapt, and what else rapt has for PyTorch.
 
 The core decides and says why. Its own rows read the tensors where they lie; where it chooses the host's operator (a
 call that needs a gradient, dropout, a device without rows of our own), this module calls that operator and keeps its
@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from . import _call, _policy, _rapt, _report
+from . import _call, _log, _policy, _rapt, _report
 from ._errors import refuse
 from ._report import set_last
 
@@ -23,10 +23,10 @@ from torch.overrides import handle_torch_function, has_torch_function  # noqa: E
 
 from . import _ops, _providers, _torch_request  # noqa: E402
 from ._guard import AutocastAttentionGuard  # noqa: E402, F401
-from ._install import install, remove  # noqa: E402, F401
+from ._install import install, installed, remove  # noqa: E402, F401
 from ._site import attention_site  # noqa: E402, F401
 from ._torch_host import HostCall, joined, known  # noqa: E402
-from ._torch_request import OF_CODE, kind_of  # noqa: E402
+from ._torch_request import OF_CODE, dtype_name, kind_of  # noqa: E402
 
 _C = torch._C
 
@@ -72,7 +72,7 @@ def _request(address, /, *arguments, **keywords):
 
 def _mixed(r):
     """The host's own words on operands of different dtypes, for who looks for them (A7)."""
-    q, k, v = (_SAID.get(t.dtype, str(t.dtype).removeprefix("torch.")) for t in (r.query, r.key, r.value))
+    q, k, v = (_SAID.get(t.dtype, dtype_name(t.dtype)) for t in (r.query, r.key, r.value))
     if q == k == v:
         return ""
     return (f" Expected query, key, and value to have the same dtype, but got query.dtype: {q} key.dtype: {k} and "
@@ -227,7 +227,7 @@ def _key(query, key, value, attn_mask, dropout_p, is_causal, keywords):
 
 def _learn():
     """Tells the extension what plain tensors and a thread without modes look like inside, for the short way. A new
-    thread has no modes, whatever the one that imports this has."""
+    thread has no modes, whatever the one that imports this has. Where the inside is another, only that way is lost."""
     failed = []
 
     def learn():
@@ -238,14 +238,14 @@ def _learn():
                     _rapt.known_learn(inference, sample, sample._cdata, _C._dispatch_keys(sample).raw_repr())
             _rapt.known_begin(*_PLAIN, vars(torch.autograd.forward_ad), _C._get_flash_sdp_enabled,
                               _C._is_torch_function_mode_enabled, _report._last.set, _call.broken)
-        except (AttributeError, ImportError) as error:
+        except Exception as error:
             failed.append(error)
 
     thread = threading.Thread(target=learn)
     thread.start()
     thread.join()
     if failed:
-        raise ImportError(f"rapt.torch, PyTorch {torch.__version__}: {failed[0]}") from failed[0]
+        _log.notice(f"rapt.torch, PyTorch {torch.__version__}: {failed[0]}; calls seen before take the long way")
 
 
 _learn()
@@ -272,9 +272,14 @@ _NO_DROPOUT = 0                         # an integer: Dynamo would compile twice
 def sdpa(query, key, value, attn_mask=None, dropout_p=_NO_DROPOUT, is_causal=False, **keywords):
     """F.scaled_dot_product_attention through rapt: the same signature and meaning, plus the keywords of rapt.attention.
 
-    Beyond the host's own: Dv may differ from D on every route, and `bias`, `mask`, `window`, `align`, `return_lse`,
-    `prefer` and the rest are there. The autocast state is read at every call. A call that needs gradients runs on the
-    host's operator and keeps its graph. last_report() says what ran and why nothing else did."""
+    query [B,Hq,Sq,D], key [B,Hkv,Skv,D], value [B,Hkv,Skv,Dv] in fp16, bf16, fp32 or fp64, with any strides, also without
+    B or H or with one axis more; out [B,Hq,Sq,Dv], with return_lse (out, lse [B,Hq,Sq]). Beyond the host's own: Dv may
+    differ from D on every route, and `bias`, `mask`, `window`, `align`, `return_lse`, `prefer` and the rest are there. The
+    autocast state is read at every call. A call that needs gradients runs on the host's operator and keeps its graph.
+    last_report() says what ran and why nothing else did.
+
+    ArgumentError: the call is wrong for every row (an argument that is no tensor: TypeError, as in the host).
+    RefusedError: nothing permitted can run it. BackendError: what ran it has failed."""
     if torch.compiler.is_compiling():
         return _ops.compiled_sdpa(query, key, value, attn_mask, dropout_p, is_causal, **keywords)
     if dropout_p is _NO_DROPOUT:
@@ -305,7 +310,8 @@ def _relevant(query, key, value, attn_mask, keywords):
 
 
 def explain(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, device=None, facts=None, **keywords):
-    """The report of the same call to sdpa(), without running anything. Meta and fake tensors will do.
+    """The report of the same call to sdpa(), without running anything. Meta and fake tensors will do. ArgumentError for
+    what is wrong before there is a call to report on; a call that is refused has a report that says so.
 
     device: the tensors count as lying there, whatever they are. facts: a facts string such as
     "cuda cc=9.0 flash-attn=2.8.3" asks for a machine that is not here (docs/api.md section 2)."""

@@ -191,11 +191,16 @@ static int64_t scalar_off(const rapt_problem *cast) {
 
 static int64_t capped(int64_t bound) { return bound > FAR ? FAR : bound; }
 
-/* M6: causal caps the right bound at 0. An open window is none. */
+/* M6: causal caps the right bound at 0. An open window is none, and one that causal says alone is causal alone, so that
+ * what a backend says of causal calls holds for it. */
 static void resolve_window(rapti_request *r) {
   rapt_problem *cast = &r->cast;
   bool causal = cast->flags & RAPT_CAUSAL, given = cast->has & RAPT_HAS_WINDOW;
-  if (given && cast->window[0] == -1 && cast->window[1] == -1) {
+  if (given && cast->window[0] == -1 && cast->window[1] == 0) {
+    cast->flags |= RAPT_CAUSAL;
+    causal = true;
+  }
+  if (given && cast->window[0] == -1 && (causal || cast->window[1] == -1)) {
     cast->has &= ~RAPT_HAS_WINDOW;
     cast->window[0] = cast->window[1] = 0;
     given = false;

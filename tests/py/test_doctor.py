@@ -49,6 +49,11 @@ def test_what_it_says_runs_is_what_a_call_does_d1():
     assert rapt.last_report().row == says["causal, window"]
 
 
+def test_a_terminal_without_the_letters_of_a_variable_hears_of_it_all_the_same():
+    code, out, err = cli("doctor", RAPT_REQUIRE="\u00e9", PYTHONIOENCODING="ascii")
+    assert code == 1 and "RAPT_REQUIRE" in out and "\\xe9" in out and not err
+
+
 def test_what_nobody_serves_is_refused_with_the_same_code_d5():
     runs = [run for run in rapt.doctor().json["runs"] if run["tensors"] == "NumPy arrays"]
     said = next(run for run in runs if run["what"] == "soft cap")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rapt.torch.install(): F.scaled_dot_product_attention on a CPU through rapt's decision (contract section 11, D28)."""
 
+import contextlib
 import os
 import threading
 
@@ -101,7 +102,10 @@ def test_masks_and_causal_are_applied_m8_m9_m14(mask, causal):
     q, k, v = operands("bhsd")
     m = MASKS[mask]()
     if causal and m.dim() == 3:
-        pytest.xfail("the host's general operator refuses a mask with is_causal")
+        for around in (contextlib.nullcontext(), rapt.torch.install()):         # the host's general operator refuses both
+            with around, pytest.raises(RuntimeError, match="attn_mask should not be set when is_causal"):
+                F.scaled_dot_product_attention(q, k, v, m, is_causal=True)
+        return
     host = F.scaled_dot_product_attention(q, k, v, m, is_causal=causal)
     with rapt.torch.install():
         out, n = counted(F.scaled_dot_product_attention, q, k, v, m, is_causal=causal)
@@ -296,6 +300,16 @@ def test_all_or_nothing_and_back_to_the_hosts_own():
     finally:
         other._destroy()
     assert counted(F.scaled_dot_product_attention, q, k, k)[1] == 0 and torch.compiler.config.cache_key_tag == tag
+
+
+def test_a_handle_takes_out_what_it_has_put_in_and_nothing_later():
+    q, k, v = operands("bhsd")
+    old = rapt.torch.install()
+    rapt.torch.remove()
+    with rapt.torch.install():
+        old.remove()
+        assert counted(F.scaled_dot_product_attention, q, k, v)[1] == 1
+    assert counted(F.scaled_dot_product_attention, q, k, v)[1] == 0
 
 
 def test_an_exception_inside_the_block_takes_it_out():

@@ -24,7 +24,7 @@ STOCK = nn.dot_product_attention
 
 
 @pytest.fixture(autouse=True)
-def seed():
+def seed(probe_untraced):
     keras.utils.set_random_seed(5)
     rapt._report.set_last(None)
     yield
@@ -485,6 +485,15 @@ def test_a_second_install_changes_nothing_and_takes_nothing_out():
         with rapt.keras.install():
             assert nn.dot_product_attention is hook
         assert nn.dot_product_attention is hook and rapt.keras.installed()
+
+
+def test_a_handle_takes_out_what_it_has_put_in_and_nothing_later():
+    old = rapt.keras.install()
+    rapt.keras.remove()
+    with rapt.keras.install():
+        old.remove()
+        assert rapt.keras.installed()
+    assert nn.dot_product_attention is STOCK
 
 
 def test_an_error_in_the_block_still_removes():

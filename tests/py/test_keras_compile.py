@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(probe_untraced):
     keras.utils.set_random_seed(29)
     torch._dynamo.reset()
     yield

@@ -2,6 +2,7 @@
 """rapt.policy: scopes per task and thread, below the call's own argument (D8, D9, D21)."""
 
 import asyncio
+import contextvars
 import threading
 
 import numpy as np
@@ -144,6 +145,35 @@ def test_tasks_keep_their_own_d21():
     outside, one, two, last = asyncio.run(main())
     assert one == ("ref", "ref") and two[0].startswith("cpu.") and two[0] == two[1]
     assert outside == last != "ref"
+
+
+def held_open(**keywords):
+    with rapt.policy(**keywords):
+        yield
+
+
+def test_scopes_that_end_in_another_order_take_only_themselves_d21():
+    outside, outer = row(), held_open(require="ref")
+    next(outer)
+    with rapt.policy(require="cpu", forbid="ref"):
+        outer.close()
+        with pytest.raises(rapt.RefusedError):
+            row(require="ref")                                  # this scope's ban is still there
+        assert row() == outside
+    assert row() == outside and row(require="ref") == "ref"
+
+
+def test_a_scope_that_ends_in_another_task_leaves_that_ones_alone_d21():
+    outside, mine = row(), contextvars.copy_context()
+    opened = held_open(require="ref")
+    mine.run(next, opened)
+    with rapt.policy(require="cpu"):
+        opened.close()
+        assert row() == outside and rapt.last_report().json["policy"]["require"] == ["cpu"]
+    opened = held_open(require="ref")
+    mine.run(next, opened)
+    opened.close()                                              # no scope holds here
+    assert row() == outside
 
 
 def test_the_last_report_is_per_thread():

@@ -116,6 +116,17 @@ def test_a_wrappers_wrong_calls_name_its_arguments():
 
 # ---- Preferences ----
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd", "bs(hd)"])
+def test_a_mask_has_two_names_and_may_be_given_once_e6(layout):
+    x = torch.rand((1, 4, 4, 8) if layout != "bs(hd)" else (1, 4, 32)) - 0.5
+    more = {"num_heads": 4} if layout == "bs(hd)" else {}
+    site, mask = rapt.torch.attention_site("S", layout=layout), torch.rand(4, 4) < 0.5
+    assert torch.equal(site(x, x, x, attn_mask=mask, **more), site(x, x, x, mask=mask, **more))
+    assert not torch.equal(site(x, x, x, mask=mask, **more), site(x, x, x, **more))
+    with pytest.raises(rapt.ArgumentError, match="attn_mask is given twice, also as mask"):
+        site(x, x, x, mask=torch.ones_like(mask), attn_mask=mask, **more)
+
+
 def test_a_bad_site_is_refused_when_it_is_made():
     cases = [(dict(name=""), "name"), (dict(name=3), "name"), (dict(name="x", layout="bdsh"), "layout"),
              (dict(name="x", prefer="nobody"), "prefer"), (dict(name="x", otherwise="torch.sdpa"), "otherwise"),

@@ -253,6 +253,8 @@ WRONG = [
     (dict(q_lens=torch.tensor([9, 2], dtype=torch.int32)), "LENGTHS", "q_lens"),
     (dict(k_lens=[1]), "SHAPE", "k_lens"), (dict(k_lens=torch.ones(2)), "LENGTHS", "k_lens"),
     (dict(k_lens=[1.0, 2.0]), "LENGTHS", "k_lens"), (dict(k_lens=3), "LENGTHS", "k_lens"),
+    (dict(k_lens=[2**70, 1]), "LENGTHS", "k_lens"),
+    (dict(q_lens=torch.ones(2, dtype=torch.int64, device="meta")), "DEVICE", "q_lens"),
     (dict(dropout_p=1.5), "DROPOUT", "dropout_p"), (dict(dropout_p="a"), "UNKNOWN_FIELD", "dropout_p"),
     (dict(softmax_scale=float("nan")), "SCALE", "softmax_scale"),
     (dict(softmax_scale="a"), "UNKNOWN_FIELD", "softmax_scale"),
@@ -355,7 +357,7 @@ def test_elsewhere_than_on_the_cpu_the_call_leaves_the_graph(wan):
 
 def test_a_mask_beyond_the_limit_leaves_the_graph_d17(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(_site_wan, "_LIMIT", 2 * 5 * 7 - 1)
+    monkeypatch.setattr(_site_wan, "MEMORY_LIMIT", 2 * 5 * 7 - 1)
     site = rapt.torch.attention_site("Wan", require="torch.sdpa")
     q, k, v = blnc((2, 5, 4, 16), (2, 7, 2, 16), (2, 7, 2, 16))
     out = torch.compile(lambda q, k, v: site(q, k, v, k_lens=[3, 7], causal=True), backend="aot_eager")(q, k, v)

@@ -115,6 +115,20 @@ def test_a_finite_bias_stays_finite_under_autocast_a8():
     assert torch.equal(host, torch.zeros_like(host))            # the host's cast made it a mask
 
 
+@pytest.mark.parametrize("wanted", [False, True], ids=["own", "host"])
+@pytest.mark.parametrize("source,target", [(FP32, BF16), (FP32, FP16), (BF16, FP16), (FP16, BF16)])
+def test_the_lowest_bias_of_one_dtype_is_a_number_in_every_other_a8(source, target, wanted):
+    """The limit of fp16 is no number of bf16: clamped to it there, it would round to what becomes infinite."""
+    q, k, v = rand(1, 1, 2, 8).requires_grad_(wanted), rand(1, 1, 4, 8), rand(1, 1, 4, 8)
+    bias = torch.full((2, 4), torch.finfo(source).min, dtype=source)
+    bias[1, 1:] = float("-inf")
+    with torch.autocast("cpu", dtype=target):
+        out = sdpa(q, k, v, attn_mask=bias)
+    assert (rapt.last_report().row == "torch.sdpa") is wanted and out.dtype is target
+    assert torch.allclose(out[..., 1, :], v[..., 0, :].to(target), atol=1e-2)        # -inf hides, the lowest does not
+    assert out[..., 0, :].abs().max() > 0 and torch.isfinite(out).all()
+
+
 def test_the_host_operator_runs_with_autocast_suspended_a13():
     q, k, v = rand(1, 2, 5, 8), rand(1, 2, 5, 8), rand(1, 2, 5, 8, dtype=BF16)
     q.requires_grad_()

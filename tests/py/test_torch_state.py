@@ -161,6 +161,12 @@ def nested(layout):
         return torch.nested.nested_tensor([rand(2, 3, 8), rand(2, 4, 8)], layout=layout)
 
 
+def left_over():
+    kept = []
+    torch.func.grad(lambda t: kept.append(t) or t.sum())(rand(1, 2, 5, 8))
+    return kept[0]
+
+
 @pytest.mark.parametrize("make, says", [
     (lambda: torch.empty(1, 2, 5, 8, device="meta"), "on meta, without data"),
     (fake, "a FakeTensor, which has no memory"),
@@ -170,7 +176,8 @@ def nested(layout):
     (lambda: rand(1, 2, 5, 8).to_sparse(), "sparse_coo; a dense tensor is needed: .to_dense"),
     (lambda: rand(1, 2, 5, 8).to_mkldnn(), "_mkldnn; a dense tensor is needed"),
     (lambda: rand(1, 2, 5, 8).to(torch.complex64), "complex64; fp16"),
-], ids=["meta", "fake", "wrapper", "nested", "jagged", "sparse", "mkldnn", "complex"])
+    (left_over, "a tensor of a function transform that has ended"),
+], ids=["meta", "fake", "wrapper", "nested", "jagged", "sparse", "mkldnn", "complex", "left over"])
 def test_memory_that_cannot_be_read_is_refused_by_name_e3(make, says):
     x, odd = rand(1, 2, 5, 8), make()
     for arguments, name in (((odd, x, x), "query"), ((x, odd, x), "key"), ((x, x, odd), "value"),
@@ -270,6 +277,57 @@ def test_one_mask_for_the_hosts_operator_d28_m13(given, position):
     assert all(torch.equal(a, b) for a, b in zip(grads, want))
 
 
+@pytest.mark.parametrize("corner", ["tl", "br"])
+def test_a_window_with_a_right_side_of_0_is_causal_on_every_route_m6(corner):
+    """The core counts it as causal, so rows without windows of their own are handed such calls."""
+    q, k, v = rand(2, 2, 7, 8), rand(2, 2, 7, 8), rand(2, 2, 7, 8)
+    o, _, bound, _ = oracle_np.attention(*(t.double().numpy() for t in (q, k, v)), causal=True)
+
+    def call(q, k, v, **keywords):
+        return sdpa(q, k, v, window=(-1, 0), align=corner, **keywords)
+
+    def right(out):
+        assert rapt.last_report().row.startswith("torch."), rapt.last_report()
+        oracle_np.check(out.detach().double().numpy(), o, 2 * bound)
+
+    for row in ("torch.sdpa", "torch.math", "torch.flash_cpu"):
+        right(call(q, k, v, require=row))
+    compiled = torch.compile(call, backend="eager")
+    with rapt.policy(forbid="cpu,ref"):
+        right(compiled(q, k, v))
+        right(torch.func.vmap(call)(q[None], k[None], v[None])[0])
+    right(torch.func.vjp(call, q, k, v)[0])
+    wanted = [t.clone().requires_grad_() for t in (q, k, v)]
+    want = torch.autograd.grad(F.scaled_dot_product_attention(*wanted, is_causal=True).sum(), wanted)
+    for function, keywords in ((call, {}), (compiled, {}), (compiled, {"memory_limit": 8})):
+        out = function(*wanted, **keywords)
+        right(out)
+        for got, grad in zip(torch.autograd.grad(out.sum(), wanted), want):
+            torch.testing.assert_close(got, grad)
+    assert torch.equal(call(*wanted, dropout_p=1.0).detach(), torch.zeros_like(q))
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_the_hosts_fused_operator_takes_every_rank_by_name_h4(rank):
+    x = rand(2, 3, 5, 8)[(0,) * (4 - rank)]
+    for mask in (None, torch.rand(5, 5) < 0.9, rand(3, 5, 5) if rank > 2 else rand(5, 5)):
+        want, want_lse = sdpa(x, x, x, mask, require="cpu", return_lse=True)
+        out, lse = sdpa(x, x, x, mask, require="torch.flash_cpu", return_lse=True)
+        torch.testing.assert_close(out, want)
+        torch.testing.assert_close(lse, want_lse)
+
+
+@pytest.mark.parametrize("position", [{"causal": "tl"}, {"causal": "tl", "window": (-1, 9)}, {"causal": "tl", "window": (-1, 0)},
+                                      {"window": (-1, 0), "align": "tl"}], ids=str)
+def test_what_causal_keeps_from_a_row_a_window_that_is_causal_keeps_too_m6(position):
+    """The host's fused kernel gives NaN for causal beside a scale below 0."""
+    q, k, v = rand(1, 2, 3, 8), rand(1, 2, 16, 8), rand(1, 2, 16, 8)
+    want = sdpa(q, k, v, scale=-0.25, require="cpu", **position)
+    out = sdpa(q.requires_grad_(), k, v, scale=-0.25, **position)
+    assert rapt.last_report().row == "torch.math" and "SCALE" in rapt.last_report().codes("torch.flash_cpu")
+    torch.testing.assert_close(out.detach(), want)
+
+
 def test_the_one_mask_counts_as_memory_d17():
     x = rand(1, 2, 5, 8).requires_grad_()
     with pytest.raises(rapt.RefusedError) as caught:
@@ -337,6 +395,14 @@ def test_reports_and_errors_pickle():
         if isinstance(again, rapt.ArgumentError):
             assert (again.code, again.field, again.got, again.want) == (
                 caught.value.code, caught.value.field, caught.value.got, caught.value.want)
+
+
+def test_tensors_on_a_device_count_as_finite_and_those_on_a_cpu_do_not_h3():
+    q = torch.rand(1, 2, 4, 64)
+    assert rapt.torch.explain(q, q, q, facts="cuda cc=9.0 torch=2.13.0 cuda=12.8").json["assume_finite"] is True
+    assert rapt.torch.explain(q, q, q).json["assume_finite"] is False
+    rapt.torch.sdpa(q, q, q)
+    assert rapt.last_report().json["assume_finite"] is False
 
 
 def test_questions_about_a_machine_that_is_not_here_d20():

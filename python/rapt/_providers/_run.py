@@ -12,8 +12,7 @@ import torch
 from .. import _call, _rapt
 from .._errors import FIELD, BackendError
 from .._report import set_last
-from .._torch_host import _to
-from .._torch_request import OF_CODE
+from .._torch_request import OF_CODE, policy_cast
 
 
 class Call:
@@ -72,7 +71,7 @@ class ProviderCall:
     def _cast(self, name, tensor):
         if tensor is None or not self.casts >> FIELD[name] & 1:
             return tensor
-        return _to(tensor, self.dtype, name == "bias")
+        return policy_cast(tensor, self.dtype, name == "bias")
 
     def _dense(self, tensor):
         """The four axes of the contract, seen through views."""
@@ -100,7 +99,8 @@ class ProviderCall:
             batch = max(t.shape[0] for t in (call.q, call.k, call.v))
             call.q, call.k, call.v = (t.expand(batch, -1, -1, -1) for t in (call.q, call.k, call.v))
         call.mask, call.bias = self._over(mask), self._over(self._cast("bias", bias))
-        call.causal, call.window = bool(o.get("causal")), _window(o)
+        call.window = _window(o)
+        call.causal = bool(o.get("causal")) or call.window[1] == 0              # M6
         call.off = None if o.get("cu") else self._off(call)
         call.scale = max(call.q.shape[-1], 1) ** -0.5 if self.scale is None else float(self.scale)
         call.softcap, call.dropout = float(o.get("softcap", 0.0)), float(self.dropout or 0.0)

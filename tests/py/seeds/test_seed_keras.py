@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch, tmp_path):
+def fresh(monkeypatch, tmp_path, probe_untraced):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     keras.utils.set_random_seed(23)
     torch._dynamo.reset()
