@@ -41,8 +41,8 @@ def _chosen():
         try:
             name = importlib.import_module("keras").backend.backend()
         except ImportError as error:
-            raise ImportError(f"rapt.keras needs Keras on PyTorch, and Keras did not import: {error}. Install both and "
-                              "set KERAS_BACKEND=torch before the first import of Keras") from error
+            raise ImportError(f"rapt.keras needs Keras on PyTorch, and Keras did not import: {error}. Install keras and "
+                              "torch, and set KERAS_BACKEND=torch before the first import of Keras") from error
     return name
 
 

@@ -9,11 +9,16 @@ import inspect
 import re
 import threading
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise ImportError("rapt.torch needs PyTorch, which is not installed: pip install torch, 2.13 or later") from None
 
-from . import _call, _log, _policy, _rapt, _report
-from ._errors import refuse
-from ._report import set_last
+from . import _call, _log, _policy, _rapt, _report  # noqa: E402
+from ._errors import refuse  # noqa: E402
+from ._report import set_last  # noqa: E402
 
 _VERSION = re.match(r"\d+(\.\d+)*", torch.__version__).group()
 if tuple(int(part) for part in _VERSION.split(".")[:2]) < (2, 13):

@@ -52,6 +52,13 @@ def test_importing_rapt_torch_leaves_the_compiler_alone():
     assert (status, out) == (0, "[]"), err
 
 
+def test_no_torch_is_one_clear_error(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    code, out, err = python("try:\n    import rapt.torch\nexcept ImportError as e:\n    print(e)",
+                            PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert (code, out) == (0, "rapt.torch needs PyTorch, which is not installed: pip install torch, 2.13 or later"), err
+
+
 def test_an_older_torch_is_one_clear_error(tmp_path):
     (tmp_path / "torch" / "nn").mkdir(parents=True)
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.12.1+cpu'\n")
