@@ -3,11 +3,11 @@
 
     python bench/peer_keras.py [--threads N] [--seconds S] [--layers N] [--grad] [BxSxW ...]
 
-The model is a six-layer encoder with the same weights on both sides, eager and compiled. A compiled graph holds what was
-there when it was made, so each side has a process of its own, one with rapt.keras.install(); a pair is one forward in
-each, never at the same time. One thread is timed in the process's CPU time, which neighbours on the machine disturb
-less, more threads by the clock on the wall. Prints one line a size and mode: the time ratio stock / rapt (above 1: rapt
-is faster), how far stock against stock is from 1 in the same run, and the median times.
+The model is a six-layer encoder with the same weights on all sides, eager and compiled. A compiled graph holds what was
+there when it was made, so each side has a process of its own: two with stock Keras, one with rapt.keras.install(). A round
+is one forward in each, never at the same time, the first in turn. One thread is timed in the process's CPU time, which
+neighbours on the machine disturb less, more threads by the clock on the wall. Prints one line a size and mode: the time
+ratio stock / rapt (above 1: rapt is faster), how far the two stock processes are from each other, and the median times.
 """
 import argparse
 import os
@@ -79,20 +79,20 @@ class Side:
         return float(self.process.stdout.readline())
 
 
-def compare(name, stock, mine):
-    for _ in range(3):
-        stock.seconds(name), mine.seconds(name)
-    pairs, same, stock_s, mine_s, end = [], [], [], [], time.perf_counter() + args.seconds
-    while time.perf_counter() < end or len(pairs) < 8:
-        took = {side: side.seconds(name) for side in ((stock, mine) if len(pairs) % 2 else (mine, stock))}
-        stock_s.append(took[stock])
-        mine_s.append(took[mine])
-        pairs.append(took[stock] / took[mine])
-        same.append(took[stock] / stock.seconds(name))
-    ratio, noise = statistics.median(pairs), abs(statistics.median(same) - 1)
+def compare(name, stock, twin, mine):
+    sides = (stock, twin, mine)
+    for side in sides * 3:
+        side.seconds(name)
+    took, end = [], time.perf_counter() + args.seconds
+    while time.perf_counter() < end or len(took) < 8:
+        turn = len(took) % 3
+        seconds = {side: side.seconds(name) for side in sides[turn:] + sides[:turn]}
+        took.append([seconds[side] for side in sides])
+    ratio = statistics.median(a / b for a, _, b in took)
+    noise = abs(statistics.median(a / b for a, b, _ in took) - 1)
+    stock_s, _, mine_s = map(statistics.median, zip(*took))
     print(f"{name}, {args.threads} threads: {stock.version} / rapt = {ratio:.3f}, A against A {noise:.3f}, "
-          f"{statistics.median(stock_s):.5f} s and {statistics.median(mine_s):.5f} s "
-          f"{'CPU' if args.threads == 1 else 'wall'}, {len(pairs)} pairs: "
+          f"{stock_s:.5f} s and {mine_s:.5f} s {'CPU' if args.threads == 1 else 'wall'}, {len(took)} rounds: "
           f"{'not below' if ratio >= 1 - noise else 'BELOW'}", flush=True)
 
 
@@ -100,7 +100,7 @@ if args.side:
     serve()
 else:
     with tempfile.TemporaryDirectory() as cache:                # no artefact of another run
-        sides = [Side(name, cache) for name in ("stock", "rapt")]
+        sides = [Side(name, cache) for name in ("stock", "stock", "rapt")]
         for size in args.sizes:
             for mode in ("eager", "compiled"):
                 compare(f"{size} {mode}", *sides)
