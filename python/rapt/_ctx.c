@@ -487,7 +487,8 @@ static PyObject *provider_again(context *c, provider *p, PyObject *facts)
   p->facts = Py_NewRef(facts);
   Py_DECREF(before);
   rapt_reason why = RAPT_REASON_INIT;
-  rapt_status st = rapt_backend_register(c->ctx, &p->backend, &why);
+  rapt_status st = rapt_backend_register(c->own, &p->backend, &why);
+  if (!st && c->lent) st = rapt_backend_register(c->lent, &p->backend, &why);
   if (st) return raise_fault(st, &why);
   c->generation++;
   Py_RETURN_NONE;

@@ -184,6 +184,17 @@ def test_rows_registered_under_one_pool_are_there_under_the_other(pool, monkeypa
     assert ran == ["fake.row"] * 2 and fresh.entered()["fake.row"] == 2
 
 
+def test_what_loading_a_package_found_holds_with_either_pool():
+    from rapt import _call, _providers
+    handle = _call.Context(rapt.torch._register).handle
+    package = _providers.package_of("fa2")
+    _rapt.ctx_register(handle, package.name, package.rows, None, "broken on purpose", None)
+    for name in ("own", "torch"):
+        _rapt.ctx_pool(handle, name)
+        _, report = _rapt.ctx_explain(handle, "fp16 b1 h1 q8 k8 d64 dev=cuda prefer=fa2")
+        assert "broken on purpose" in rapt._report.Report(report).text, name
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_nested_in_a_parallel_region_of_pytorch_p10(pool):
     """One call inside another's task: at::parallel_for is not nested, the inner call does its work itself."""
