@@ -46,7 +46,7 @@ _UNREACHED = (
      "torch.backends.mha.set_fastpath_enabled(False)"),
     ("code of torch.compile with the C++ wrapper, and of AOTInductor",
      "torch._inductor.config.cpp_wrapper = False; for AOTInductor there is none, use torch.compile"),
-    ("graphs decomposed at export (run_decompositions)",
+    ("graphs decomposed at export without install() (run_decompositions)",
      "rapt.torch.sdpa in the model, which stays one operator; or the exported program as it is"),
 )
 
